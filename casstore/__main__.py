@@ -1,0 +1,5 @@
+"""`python -m casstore`."""
+
+from casstore.cli import main
+
+main()

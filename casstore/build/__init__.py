@@ -1,0 +1,1 @@
+"""Planning what is to be encoded, and doing it."""

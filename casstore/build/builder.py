@@ -1,0 +1,317 @@
+"""The build: decode in threads, encode on the caller's thread, commit in groups.
+
+What is committed stays: a stop, a crash or an error costs at most the group that wasn't committed yet and the batches
+that were on their way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal
+
+from casstore.build.decode import Decoded, SourceChanged, decode_row
+from casstore.build.plan import Plan, PlanRow
+from casstore.core.batch import Batch
+from casstore.core.handle import Handle
+from casstore.core.results import check_result
+from casstore.errors import BuildInterrupted, CasstoreError, EncoderError, PictureError, SourceNotFoundError, UsageError
+from casstore.identity.keys import Key
+from casstore.identity.recipes import Encode
+from casstore.index.failures import save_failures
+from casstore.index.runs import finish_run, start_run
+from casstore.model import BuildReport, Failure
+
+DECODED_BYTES = 256 << 20  # bound of what the decode threads may have ready
+OnError = Literal["skip", "raise"]
+Progress = Callable[[int, int], None]
+"""progress(rows done, rows to do)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to build; see `Store.build`."""
+
+    batch_size: int = 8
+    workers: int | None = None
+    on_error: OnError = "skip"
+    retry_failed: bool = False
+    allow_nonfinite: bool = False
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size counts pictures; {self.batch_size} is too few")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"workers counts decode threads; {self.workers} is too few")
+        if self.on_error not in ("skip", "raise"):
+            raise UsageError(f"on_error is 'skip' or 'raise', not {self.on_error!r}")
+
+    @property
+    def threads(self) -> int:
+        """Number of decode threads."""
+        return self.workers or min(8, os.cpu_count() or 1)
+
+
+def build(handle: Handle, plan: Plan, encode: Encode, options: Options) -> BuildReport:
+    """Encode the plan's misses and store them; see `Store.build`."""
+    handle.check_open()
+    return _Build(handle, plan, encode, options).run()
+
+
+@dataclass
+class _Build:
+    handle: Handle
+    plan: Plan
+    encode: Encode
+    options: Options
+    encoded: int = 0
+    by_others: int = 0
+    repeated: int = 0  # rows whose key was made earlier in this build
+    done: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    remembered: list[tuple[Key, str, str]] = field(default_factory=list)  # not committed yet
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    stopped: bool = False
+
+    def run(self) -> BuildReport:
+        started = time.monotonic()
+        misses = self.plan.misses
+        run_id = None
+        if misses:
+            with self.handle.index.write() as connection:
+                run_id = start_run(connection, "build")
+        self.batch = Batch(self.handle, run_id=run_id, on_commit=self._committed)
+        same_key: list[PlanRow] = []
+        error: BaseException | None = None
+        with self._stoppable():
+            try:
+                todo, same_key = self._split(misses)
+                self._encode_all(todo)
+            except BaseException as raised:
+                error = raised
+                self.stopped = True
+            # Whatever ended it: what was encoded is committed before anybody hears of the end.
+            self._commit()
+        self._settle(same_key)
+        report = self._report(len(misses), time.monotonic() - started)
+        if run_id is not None:
+            note = "interrupted" if self.stopped and error is None else None if error is None else repr(error)
+            with self.handle.index.write() as connection:
+                finish_run(connection, run_id, _counts(report), report.stored_bytes, note)
+        if isinstance(error, KeyboardInterrupt) or (self.stopped and error is None):
+            message = f"interrupted: {report.encoded} encoded and stored, {report.left} left; run it again to go on"
+            raise BuildInterrupted(message, report) from error
+        if error is not None:
+            raise error
+        return report
+
+    # -- what is to be done --------------------------------------------------------------------------------------
+
+    def _split(self, misses: Sequence[PlanRow]) -> tuple[list[PlanRow], list[PlanRow]]:
+        """(rows to encode, rows whose key one of those has); rows that aren't to be tried are failed here."""
+        todo: list[PlanRow] = []
+        same_key: list[PlanRow] = []
+        keys: set[bytes] = set()
+        for planned in misses:
+            assert planned.miss is not None
+            row = planned.row
+            if row.content is not None and planned.key is not None and row.content.note:
+                self.notes.append((row.sample, row.content.note))
+            if planned.miss.reason == "source unavailable":
+                self._fail(planned, SourceNotFoundError(planned.miss.detail))
+            elif planned.miss.reason == "failed" and not self.options.retry_failed:
+                self._fail(planned, PictureError(planned.miss.detail))
+            elif planned.key is not None and planned.key.digest in keys:
+                same_key.append(planned)
+            else:
+                if planned.key is not None:
+                    keys.add(planned.key.digest)
+                todo.append(planned)
+        if self.failures and self.options.on_error == "raise":
+            first = self.failures[0]
+            raise PictureError(f"{first.path}: {first.message}")
+        # Equal sizes side by side, so that batches fill up; otherwise in the order of the rows.
+        todo.sort(key=lambda planned: planned.key.resolution if planned.key is not None else "")
+        return todo, same_key
+
+    def _encode_all(self, todo: list[PlanRow]) -> None:
+        batch: list[Decoded] = []
+        for decoded in self._decoded(todo):
+            alike = batch and (batch[0].item.resolution, batch[0].shape) == (decoded.item.resolution, decoded.shape)
+            if batch and not alike:
+                self._encode(batch)
+                batch = []
+            batch.append(decoded)
+            if len(batch) == self.options.batch_size:
+                self._encode(batch)
+                batch = []
+        if batch:
+            self._encode(batch)
+
+    def _decoded(self, todo: list[PlanRow]) -> Iterator[Decoded]:
+        """Items in the order of `todo`, decoded ahead in threads; what can't be decoded is failed on the way."""
+        ahead: deque[tuple[PlanRow, Future[Decoded]]] = deque()
+        threads = self.options.threads
+        depth = threads + 2 * self.options.batch_size
+        rows = iter(todo)
+        with ThreadPoolExecutor(threads, thread_name_prefix="casstore-decode") as pool:
+            try:
+                while not self.stopped:
+                    held = sum(job.result().nbytes for _, job in ahead if job.done() and job.exception() is None)
+                    while len(ahead) < depth and (not ahead or held < DECODED_BYTES):
+                        planned = next(rows, None)
+                        if planned is None:
+                            break
+                        job = pool.submit(decode_row, planned, self.plan.recipe, self.plan.resolution)
+                        ahead.append((planned, job))
+                    if not ahead:
+                        return
+                    planned, job = ahead.popleft()
+                    try:
+                        decoded = job.result()
+                    except Exception as error:
+                        self._fail(planned, error, raising=True)
+                        continue
+                    yield decoded
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    # -- one batch -----------------------------------------------------------------------------------------------
+
+    def _encode(self, batch: list[Decoded]) -> None:
+        if self.stopped:
+            return
+        started = time.perf_counter()
+        try:
+            results = self.encode([decoded.item for decoded in batch])
+            if not isinstance(results, Sequence) or len(results) != len(batch):
+                count = f"{len(results)} results" if isinstance(results, Sequence) else f"a {type(results).__name__}"
+                raise EncoderError(f"the encoder returned {count} for {len(batch)} items; it returns one dict per item")
+        except Exception as error:
+            for decoded in batch:
+                self._fail(decoded.planned, error, key=decoded.item.key)
+            if self.options.on_error == "raise":
+                raise
+            return
+        encode_us = round((time.perf_counter() - started) * 1e6 / len(batch))
+        for decoded, result in zip(batch, results, strict=True):
+            self._store(decoded, result, encode_us)
+
+    def _store(self, decoded: Decoded, result: Mapping[str, Any], encode_us: int) -> None:
+        key, miss = decoded.item.key, decoded.planned.miss
+        assert miss is not None
+        try:
+            checked = check_result(key, result, decoded.values, allow_nonfinite=self.options.allow_nonfinite)
+        except EncoderError as error:
+            self._fail(decoded.planned, error, raising=True, key=key)
+            return
+        self.batch.add(key, checked, reason=miss.reason, encode_us=encode_us)
+
+    def _committed(self, outcomes: Sequence[str]) -> None:
+        self.encoded += outcomes.count("stored")
+        self.by_others += outcomes.count("existing")
+        self._advance(len(outcomes))
+
+    def _commit(self) -> None:
+        self.batch.flush()
+        if self.remembered:
+            with self.handle.index.write() as connection:
+                save_failures(connection, self.remembered)
+            self.remembered = []
+
+    # -- counting ------------------------------------------------------------------------------------------------
+
+    def _fail(self, planned: PlanRow, error: BaseException, *, raising: bool = False, key: Key | None = None) -> None:
+        name, message = type(error).__name__, str(error) or type(error).__name__
+        if isinstance(error, SourceChanged):
+            name, message = "SourceChangedError", "it changed while building; nothing was stored. Build again"
+        self.failures.append(Failure(planned.row.sample, planned.row.path, name, message))
+        self._advance(1)
+        key = key or planned.key
+        remember = (planned.miss is not None and planned.miss.reason != "failed") or self.options.retry_failed
+        if key is not None and remember and not isinstance(error, (SourceChanged, SourceNotFoundError)):
+            self.remembered.append((key, name, message))
+        if raising and self.options.on_error == "raise":
+            if isinstance(error, CasstoreError):
+                raise type(error)(f"{planned.row.path}: {message}") from error
+            if isinstance(error, SourceChanged):
+                raise SourceNotFoundError(f"{planned.row.path}: {message}") from error
+            raise error
+
+    def _settle(self, same_key: list[PlanRow]) -> None:
+        """A second row with the same key is a hit, or failed with the first."""
+        if not same_key:
+            return
+        failed = dict(self._failed_keys())
+        if self.stopped:
+            return
+        for planned in same_key:
+            assert planned.key is not None
+            if planned.key.digest in failed:
+                first = failed[planned.key.digest]
+                self.failures.append(Failure(planned.row.sample, planned.row.path, first.error, first.message))
+            else:
+                self.repeated += 1
+            self._advance(1)
+
+    def _failed_keys(self) -> Iterator[tuple[bytes, Failure]]:
+        names = {failure.sample: failure for failure in self.failures}
+        for planned in self.plan.misses:
+            if planned.key is not None and planned.row.sample in names:
+                yield planned.key.digest, names[planned.row.sample]
+
+    def _advance(self, rows: int) -> None:
+        self.done += rows
+        if self.options.progress is not None:
+            self.options.progress(self.done, len(self.plan.misses))
+
+    def _report(self, misses: int, seconds: float) -> BuildReport:
+        hits = self.plan.hits + self.repeated
+        failed = len(self.failures)
+        return BuildReport(
+            planned=self.plan.planned,
+            hits=hits,
+            encoded=self.encoded,
+            by_others=self.by_others,
+            failed=failed,
+            left=self.plan.planned - hits - self.encoded - self.by_others - failed,
+            reasons=self.plan.reasons,
+            seconds=seconds,
+            stored_bytes=self.batch.stored_bytes,
+            failures=tuple(self.failures),
+            notes=tuple(self.notes),
+        )
+
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Let the first Ctrl-C end the build after the present batch, so that it never falls into a commit; a second
+        one interrupts at once. Only on the main thread, where Python delivers it."""
+        previous = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or previous is signal.SIG_IGN:
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stopped and callable(previous):
+                previous(number, frame)
+            self.stopped = True
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
+
+
+def _counts(report: BuildReport) -> dict[str, Any]:
+    names = ("planned", "hits", "encoded", "by_others", "failed", "left")
+    return {name: getattr(report, name) for name in names} | {"reasons": dict(report.reasons)}

@@ -1,0 +1,96 @@
+"""The names inside a store directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from casstore import fsio
+from casstore.errors import NotAStoreError, StorePermissionError
+
+MARKER = "casstore.toml"
+README = "CASSTORE.txt"
+INDEX = "index.sqlite"
+BALLAST = "ballast"
+BALLAST_BYTES = 16 << 20
+BALLAST_NEEDS_FREE = 1 << 30
+SUBDIRECTORIES = ("objects", "tmp", "quarantine", "backups", "locks", os.path.join("locks", "owners"))
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Where everything of one store is.
+
+    Attributes:
+        path: absolute.
+        shard_hex: number of hex digits that name a shard, 2 or 3.
+    """
+
+    path: str
+    shard_hex: int = 2
+
+    @property
+    def index(self) -> str:
+        return os.path.join(self.path, INDEX)
+
+    @property
+    def objects(self) -> str:
+        return os.path.join(self.path, "objects")
+
+    @property
+    def tmp(self) -> str:
+        return os.path.join(self.path, "tmp")
+
+    @property
+    def quarantine(self) -> str:
+        return os.path.join(self.path, "quarantine")
+
+    @property
+    def owners(self) -> str:
+        return os.path.join(self.path, "locks", "owners")
+
+    @property
+    def ballast(self) -> str:
+        return os.path.join(self.path, BALLAST)
+
+    @property
+    def marker(self) -> str:
+        return os.path.join(self.path, MARKER)
+
+    def lock(self, name: str) -> str:
+        """The lock file "store", "write" or "gc"."""
+        return os.path.join(self.path, "locks", name)
+
+    def shards(self) -> list[str]:
+        """All shard directories; they are made at init and never removed."""
+        return [os.path.join(self.objects, f"{n:0{self.shard_hex}x}") for n in range(16**self.shard_hex)]
+
+    def shard(self, digest: bytes) -> str:
+        """The shard directory of an object."""
+        return os.path.join(self.objects, digest.hex()[: self.shard_hex])
+
+    def object(self, digest: bytes, suffix: str) -> str:
+        """The final path of an object."""
+        return os.path.join(self.shard(digest), digest.hex() + suffix)
+
+
+def is_store(path: str) -> bool:
+    """Whether this is a store directory (or once was: it has our marker)."""
+    return os.path.lexists(os.path.join(path, MARKER))
+
+
+def check_is_store(path: str) -> None:
+    """Refuse a path that isn't a store.
+
+    Raises:
+        NotAStoreError, StorePermissionError
+    """
+    if not os.path.isdir(path):
+        kind = "is a file" if os.path.exists(path) else "doesn't exist"
+        raise NotAStoreError(f"{path} {kind}; make a store with: casstore init --store {path}")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise StorePermissionError(f"can't look into {path}. Check its owner and mode")
+    if not is_store(path):
+        raise NotAStoreError(f"{path} isn't a casstore store; make one with: casstore init --store {path}")
+    if fsio.size_of(os.path.join(path, INDEX)) is None:
+        raise NotAStoreError(f"{path} has lost its {INDEX}; put a copy of it back. The objects are untouched")

@@ -1,0 +1,188 @@
+"""An open store: its directory, its index, and the locks that say that somebody is using it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import shutil
+import tomllib
+
+from casstore import fsio
+from casstore.core.directory import INDEX, Directory, check_is_store
+from casstore.core.initialize import check_durability, create_store
+from casstore.errors import CorruptStoreError, StoreBusyError, StoreIOError, UsageError
+from casstore.index.engine import BUSY_SECONDS, Index
+from casstore.index.settings import read_settings
+from casstore.locks import FileLock
+
+
+class Handle:
+    """One open store in this process. Threads may share it; a forked child gets connections and locks of its own.
+
+    Attributes:
+        directory: where things are.
+        index: the SQL side.
+        durability: "full" or "off".
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False, durability: str | None = None) -> None:
+        """Open the store at `path`.
+
+        Args:
+            path: of the store directory.
+            create: make it if there is none.
+            durability: what a new store gets ("full" if None); for an existing one it must be what it was made with.
+
+        Raises:
+            NotAStoreError, UnsafePlaceError, StoreBusyError, StorePermissionError, StoreOutdatedError,
+            StoreTooNewError, CorruptStoreError
+            UsageError: the store exists with another durability.
+        """
+        check_durability(durability)
+        place = os.path.abspath(os.fspath(path))
+        if create and not os.path.lexists(os.path.join(place, INDEX)):
+            create_store(place, durability or "full")
+        check_is_store(place)
+        if fsio.size_of(os.path.join(place, INDEX)) == 0:
+            raise CorruptStoreError(
+                f"{os.path.join(place, INDEX)} is empty; nothing was changed. "
+                "Put a copy of it back; the objects are untouched"
+            )
+        self.directory = Directory(place)
+        self._store_lock = FileLock(self.directory.lock("store"))
+        self._pid = 0
+        self._closed = False
+        self._ensure_process()
+        try:
+            index = Index(self.directory.index, self.directory.lock("write"), "full")
+            with index.read() as connection:
+                index.check_schema(connection)
+                settings = read_settings(connection)
+            self.durability = settings["durability"]
+            if durability not in (None, self.durability):
+                raise UsageError(
+                    f"{place} was made with durability {self.durability!r}, which is fixed; open it without durability="
+                )
+            if self.durability != "full":
+                index.close()
+                index = Index(self.directory.index, self.directory.lock("write"), self.durability)
+        except BaseException:
+            self._release_locks()
+            raise
+        self.index = index
+        self.directory = Directory(place, int(settings["shard_hex"]))
+        self._syncfs = self.durability == "full" and fsio.has_syncfs(place)
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is acknowledged has to survive a power cut."""
+        return self.durability == "full"
+
+    @property
+    def owner(self) -> str:
+        """16 random hex digits; the file of that name in locks/owners is locked while this handle lives."""
+        self._ensure_process()
+        return self._owner
+
+    def new_temp(self) -> str:
+        """A path in tmp/ that nobody else uses."""
+        return os.path.join(self.directory.tmp, f"{self.owner}-{next(self._numbers)}")
+
+    def open_for_flush(self) -> Flusher:
+        """A flusher; open it before the first write that it is to make durable."""
+        return Flusher(self.directory, durable=self.durable, syncfs=self._syncfs)
+
+    def toml(self) -> dict[str, object]:
+        """What casstore.toml says now.
+
+        Raises:
+            UsageError: it isn't valid TOML.
+        """
+        try:
+            with open(self.directory.marker, "rb") as stream:
+                return tomllib.load(stream)
+        except FileNotFoundError:
+            return {}
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{self.directory.marker} isn't valid TOML: {error}. Mend it") from error
+
+    def free_bytes(self) -> int:
+        """Bytes that are free on the store's disk."""
+        return shutil.disk_usage(self.directory.path).free
+
+    def close(self) -> None:
+        """Give everything back; temps that a failed put left behind are removed. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.index.close()
+        finally:
+            self._release_locks()
+
+    def check_open(self) -> None:
+        """Refuse to work on a closed handle."""
+        if self._closed:
+            raise UsageError(f"the store {self.directory.path} is closed; open it again")
+
+    def _ensure_process(self) -> None:
+        if self._pid == os.getpid():
+            return
+        # In a forked child, the descriptors that were inherited are closed already (see locks.py).
+        self._pid = os.getpid()
+        self._numbers = itertools.count()
+        self._owner = secrets.token_hex(8)
+        self._owner_lock = FileLock(os.path.join(self.directory.owners, self._owner))
+        self._store_lock.acquire(
+            BUSY_SECONDS,
+            shared=True,
+            on_busy=lambda: StoreBusyError(
+                f"{self.directory.path} is being upgraded or restored by another process; try again later"
+            ),
+        )
+        self._owner_lock.acquire(BUSY_SECONDS)
+
+    def _release_locks(self) -> None:
+        if self._pid == os.getpid() and self._owner_lock.held:
+            with contextlib.suppress(StoreIOError):
+                fsio.unlink(self._owner_lock.path)
+        self._owner_lock.release()
+        self._store_lock.release()
+
+
+class Flusher:
+    """Makes what was written since it was opened durable: by one syncfs where that is reliable, else file by file."""
+
+    def __init__(self, directory: Directory, *, durable: bool, syncfs: bool) -> None:
+        self._path = directory.path
+        self._durable = durable
+        self._descriptor = (
+            os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if durable and syncfs else None
+        )
+
+    def flush(self, paths: list[str]) -> None:
+        """Make the files or directories `paths` durable. Never called again for the same data after it failed."""
+        if not self._durable or not paths:
+            return
+        if self._descriptor is not None:
+            fsio.flush_filesystem(self._descriptor, self._path)
+        else:
+            fsio.flush_files(paths)
+
+    def flush_now(self, directory: str) -> None:
+        """Make the names in one directory durable, and wait for nothing else (for use under the write lock)."""
+        if self._durable:
+            fsio.flush_file(directory)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> Flusher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

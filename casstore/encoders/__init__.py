@@ -1,0 +1,1 @@
+"""Encoders that come with casstore, and the way to load one's own."""

@@ -1,0 +1,240 @@
+"""Every write, flush, link, rename and unlink of a store, in one place.
+
+Only this module (and locks.py) changes the file system, so a test can watch the order of operations, let one fail, or
+record them all. Errors of the operating system become casstore's own: the message names the path and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from casstore.errors import CasstoreError, NoSpaceError, StoreIOError, StorePermissionError
+
+# File systems on which one syncfs makes all earlier writes durable and reports their errors to us (syncfs(2): errors
+# are reported since Linux 5.8). Elsewhere each file is flushed by itself.
+SYNCFS_FILESYSTEMS = frozenset({"ext4", "xfs", "btrfs", "f2fs", "tmpfs"})
+FLUSH_THREADS = 8
+
+FILE_MODE = 0o600
+OBJECT_MODE = 0o400
+DIRECTORY_MODE = 0o700
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}
+
+
+def typed(error: OSError, what: str, path: str | os.PathLike[str]) -> CasstoreError:
+    """The error of casstore's tree for an error of the operating system.
+
+    Args:
+        error: what the system said.
+        what: the action that failed, as a verb phrase ("write", "flush").
+        path: what it was done to.
+    """
+    place = os.fspath(path)
+    reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, error.errno)}]"
+    if error.errno in _NO_SPACE:
+        free = ""
+        with contextlib.suppress(OSError):
+            free = f"; {shutil.disk_usage(os.path.dirname(place) or '.').free:,} bytes are free"
+        found: CasstoreError = NoSpaceError(
+            f"can't {what} {place}: {reason}{free}. Free some space, or run: casstore gc"
+        )
+    elif error.errno in _NO_PERMISSION:
+        found = StorePermissionError(f"can't {what} {place}: {reason}. Check its owner and mode")
+    else:
+        found = StoreIOError(f"can't {what} {place}: {reason}. Check the disk, then try again")
+    found.__cause__ = error
+    if isinstance(found, OSError):
+        found.errno = error.errno
+        found.filename = place
+    return found
+
+
+@contextlib.contextmanager
+def errors_typed(what: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an OSError of the block into casstore's own (which are let through)."""
+    try:
+        yield
+    except CasstoreError:
+        raise
+    except OSError as error:
+        raise typed(error, what, path) from error
+
+
+def write_new(path: str, chunks: Iterable[bytes | memoryview], mode: int = FILE_MODE) -> int:
+    """Create the file at `path`, which must not exist, and write all chunks into it; nothing is flushed.
+
+    Returns:
+        The number of bytes written, checked against the size that the system reports.
+
+    Raises:
+        NoSpaceError, StorePermissionError, StoreIOError: the file is removed again where that is possible.
+    """
+    with errors_typed("write", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            total = 0
+            try:
+                for chunk in chunks:
+                    view = memoryview(chunk).cast("B")
+                    total += len(view)
+                    while view:  # a write may be short
+                        view = view[os.write(descriptor, view) :]
+                size = os.fstat(descriptor).st_size
+                if size != total:
+                    raise OSError(errno.EIO, f"wrote {total} bytes, the file has {size}")
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+        return total
+
+
+def flush_file(path: str) -> None:
+    """Make the content of one file, or the names in one directory, durable (fsync)."""
+    with errors_typed("flush", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def flush_files(paths: Iterable[str]) -> None:
+    """fsync many files or directories from a small pool of threads."""
+    unique = list(dict.fromkeys(paths))
+    if len(unique) <= 1:
+        for path in unique:
+            flush_file(path)
+        return
+    with ThreadPoolExecutor(FLUSH_THREADS) as pool:
+        for _ in pool.map(flush_file, unique):
+            pass
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def flush_filesystem(descriptor: int, path: str) -> None:
+    """Make everything written to the file system of `descriptor` so far durable (syncfs).
+
+    The kernel tells an error of writing back once per descriptor, and only to those opened before it: open the
+    descriptor before the first write that it is to cover. Never call this again for the same data after it failed.
+    """
+    if _libc().syncfs(descriptor):  # ctypes releases the GIL
+        code = ctypes.get_errno()
+        raise typed(OSError(code, os.strerror(code)), "flush", path)
+
+
+def has_syncfs(path: str) -> bool:
+    """Whether `flush_filesystem` can be relied upon at `path`."""
+    if not sys.platform.startswith("linux"):
+        return False
+    release = tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in os.uname().release.split(".")[:2])
+    return release >= (5, 8) and filesystem_type(path) in SYNCFS_FILESYSTEMS
+
+
+def filesystem_type(path: str) -> str:
+    """The type of the mount that holds `path` ("ext4"), or "" where that isn't known."""
+    place = os.path.realpath(path)
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                before, _, after = line.partition(" - ")
+                point = before.split(" ")[4].encode("latin-1", "replace").decode("unicode_escape", "replace")
+                inside = place == point or place.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, after.split(" ", 1)[0]
+    except OSError:
+        return ""
+    return kind
+
+
+def link(source: str, target: str) -> bool:
+    """Give the file a second name, `target`, unless that name is taken.
+
+    Returns:
+        False where the file system has no hard links; then nothing was done.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return True
+    except OSError as error:
+        if error.errno in _NO_HARD_LINKS:
+            return False
+        raise typed(error, "link", target) from error
+    return True
+
+
+def rename(source: str, target: str) -> None:
+    """Atomically give `source` the name `target`, replacing what is there."""
+    with errors_typed("rename", target):
+        os.rename(source, target)
+
+
+def unlink(path: str) -> bool:
+    """Remove a name; False if it was gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise typed(error, "remove", path) from error
+    return True
+
+
+def make_directory(path: str) -> None:
+    """Create one directory that must not exist yet."""
+    with errors_typed("create", path):
+        os.mkdir(path, DIRECTORY_MODE)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory of ours with all that is in it; what can't be removed stays."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def allocate(path: str, nbytes: int) -> None:
+    """Create a file that occupies `nbytes` of the disk."""
+    with errors_typed("create", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+        finally:
+            os.close(descriptor)
+
+
+def same_file(path: str, other: str) -> bool:
+    """Whether both names belong to one file (device and inode); False if either is missing."""
+    try:
+        a, b = os.stat(path, follow_symlinks=False), os.stat(other, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+
+
+def size_of(path: str) -> int | None:
+    """The size of a regular file in bytes, or None if there is none under this name."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise typed(error, "look at", path) from error
+    return found.st_size

@@ -1,0 +1,40 @@
+"""Digests: BLAKE3-256 decides identity; each kind of thing has its own derive-key context, so that no digest of one
+kind can stand for another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blake3 import blake3
+
+from casstore.errors import UsageError
+from casstore.identity.canonical import canonical
+
+TEXT_CONTEXT = "casstore text 1"
+KEY_CONTEXT = "casstore key 1"
+RECIPE_CONTEXT = "casstore recipe 1"
+WEIGHTS_CONTEXT = "casstore weights 1"
+
+
+def file_digest(data: bytes | memoryview) -> bytes:
+    """The digest of a file's content: plain BLAKE3 of its bytes (32 bytes), as `b3sum` prints it."""
+    return blake3(data).digest()
+
+
+def text_digest(text: str) -> bytes:
+    """The digest (32 bytes) of the exact string that an encoder gets, in UTF-8."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(f"the text {text!r:.80} isn't valid Unicode, so it has no UTF-8 form") from None
+    return blake3(data, derive_key_context=TEXT_CONTEXT).digest()
+
+
+def json_digest(context: str, value: Any, what: str = "value") -> bytes:
+    """The digest (32 bytes) of a value's canonical JSON in the given derive-key context."""
+    return blake3(canonical(value, what).encode(), derive_key_context=context).digest()
+
+
+def plain_digest(text: str) -> bytes:
+    """BLAKE3 (32 bytes) of a text in UTF-8: the name of interned rows."""
+    return blake3(text.encode()).digest()

@@ -1,0 +1,116 @@
+"""The key: what a variant is stored under."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from casstore.errors import SourceNotFoundError, UsageError
+from casstore.identity import resolutions
+from casstore.identity.canonical import canonical
+from casstore.identity.digests import KEY_CONTEXT, file_digest, json_digest, text_digest
+from casstore.identity.recipes import Recipe
+from casstore.model import Content
+
+NO_PARAMS = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """(content, recipe, resolution, variation, params); made by `Key.file`, `Key.text` or `Key.content`.
+
+    Attributes:
+        primary: the input content.
+        recipe: everything else that determines the tensors.
+        resolution: "HxW" in pixels, or "" for the full size.
+        variation: counts from 0.
+        params: canonical JSON of anything else that tells variants of one content apart.
+        digest: 32 bytes that stand for all of it.
+    """
+
+    primary: Content
+    recipe: Recipe
+    resolution: str = resolutions.FULL
+    variation: int = 0
+    params: str = NO_PARAMS
+    digest: bytes = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        resolutions.parse(self.resolution)
+        if isinstance(self.variation, bool) or not isinstance(self.variation, int) or self.variation < 0:
+            raise UsageError(f"a variation counts from 0; {self.variation!r} doesn't")
+        content = self.primary.digest.hex()
+        # The second digest is that of the inputs: the composite of all members, or the primary itself when alone.
+        parts = [
+            self.primary.kind,
+            content,
+            content,
+            self.recipe.digest.hex(),
+            self.resolution,
+            self.variation,
+            self.params,
+        ]
+        object.__setattr__(self, "digest", json_digest(KEY_CONTEXT, parts))
+
+    @classmethod
+    def content(
+        cls,
+        primary: Content,
+        recipe: Recipe,
+        *,
+        resolution: str | None = None,
+        variation: int = 0,
+        params: dict[str, Any] | None = None,
+    ) -> Key:
+        """The key of a content that is known already."""
+        return cls(primary, recipe, resolution or resolutions.FULL, variation, canonical(params or {}, "params"))
+
+    @classmethod
+    def file(
+        cls,
+        path: str | os.PathLike[str],
+        recipe: Recipe,
+        *,
+        resolution: str | None = None,
+        variation: int = 0,
+        params: dict[str, Any] | None = None,
+    ) -> Key:
+        """The key of a file's present content. Reads and hashes the file now.
+
+        Args:
+            path: the file.
+            recipe: what its tensors are made with.
+            resolution: "HxW" in pixels, or None for the full size.
+            variation: counts from 0.
+            params: further JSON that tells variants apart.
+
+        Raises:
+            SourceNotFoundError: the file isn't there or can't be read.
+        """
+        place = os.fspath(path)
+        try:
+            with open(place, "rb") as stream:
+                data = stream.read()
+        except OSError as error:
+            raise SourceNotFoundError(f"can't read {place}: {error.strerror}") from error
+        primary = Content("file", file_digest(data), len(data))
+        return cls.content(primary, recipe, resolution=resolution, variation=variation, params=params)
+
+    @classmethod
+    def text(cls, text: str, recipe: Recipe, *, variation: int = 0, params: dict[str, Any] | None = None) -> Key:
+        """The key of a text: of exactly this string, blanks and all."""
+        if not isinstance(text, str):
+            raise UsageError(f"a text key needs a str, not {type(text).__name__}; decode bytes first")
+        primary = Content("text", text_digest(text), len(text.encode()), text=text)
+        return cls.content(primary, recipe, variation=variation, params=params)
+
+    def __str__(self) -> str:
+        size = self.resolution or "full size"
+        return f"{self.primary.kind} {short(self.primary.digest)}, {self.recipe.name}, {size}"
+
+
+def short(digest: bytes) -> str:
+    """How a digest is shown to people: its first four and last two hex digits."""
+    text = digest.hex()
+    return f"{text[:4]}..{text[-2:]}"

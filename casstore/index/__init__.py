@@ -1,0 +1,1 @@
+"""The index: tables, connections, and every SQL statement. Nothing above this package knows SQL."""

@@ -1,0 +1,249 @@
+"""Connections to the index, and the two kinds of transactions: reading, and writing under `locks/write`.
+
+Nothing but the one SQLite library ever opens index.sqlite, -wal or -shm: closing any descriptor of these files would
+drop the locks of this whole process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from casstore import fsio
+from casstore.errors import (
+    CasstoreError,
+    CorruptStoreError,
+    NoSpaceError,
+    NotAStoreError,
+    StoreBusyError,
+    StoreIOError,
+    StoreOutdatedError,
+    StorePermissionError,
+    StoreTooNewError,
+)
+from casstore.index.tables import APPLICATION_ID, SCHEMA
+from casstore.locks import FileLock
+
+BUSY_SECONDS = 30.0
+CLOSE_SECONDS = 1.0  # nobody waits longer than this for the closing checkpoint
+WAL_LIMIT = 16 << 20  # bytes of WAL after which a commit is followed by a checkpoint
+POOL_SIZE = 4
+
+_SYNCHRONOUS = {"full": 2, "off": 0}
+_live: weakref.WeakSet[Index] = weakref.WeakSet()
+_inherited: list[Any] = []  # a forked child must neither use nor close these, so they are kept for ever
+
+
+class Index:
+    """The index of one store, as this process sees it.
+
+    Args:
+        path: of index.sqlite.
+        write_lock: path of `locks/write`.
+        durability: "full": a commit survives a power cut; "off": a crash of the process only.
+    """
+
+    def __init__(self, path: str, write_lock: str, durability: str) -> None:
+        self.path = path
+        self._write_lock_path = write_lock
+        self._synchronous = _SYNCHRONOUS[durability]
+        self._start()
+        _live.add(self)
+
+    def _start(self) -> None:
+        self._queue = threading.Lock()  # threads queue here, processes at the file lock
+        self._file_lock = FileLock(self._write_lock_path)
+        self._reader = self._engine(query_only=True)
+        self._writer = self._engine(query_only=False)
+
+    def _engine(self, *, query_only: bool) -> Engine:
+        engine = create_engine(
+            "sqlite://",
+            creator=self._connect,
+            poolclass=QueuePool,
+            pool_size=POOL_SIZE if query_only else 1,
+            max_overflow=-1 if query_only else 0,
+            pool_timeout=BUSY_SECONDS,
+            pool_reset_on_return="rollback",
+        )
+        pragmas = {
+            "busy_timeout": round(BUSY_SECONDS * 1000),
+            "foreign_keys": 1,
+            "synchronous": self._synchronous,
+            "trusted_schema": 0,
+            "cell_size_check": 1,
+            "mmap_size": 0,
+            "journal_size_limit": 64 << 20,
+            "wal_autocheckpoint": 0,
+            "query_only": int(query_only),
+        }
+        event.listen(engine, "connect", lambda raw, _: _set_pragmas(raw, pragmas))
+        # The driver begins nothing itself (isolation_level None).
+        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN" if query_only else "BEGIN IMMEDIATE"))
+        return engine
+
+    def _connect(self) -> sqlite3.Connection:
+        uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        return sqlite3.connect(
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read transaction: all statements of the block see the same state. Keep it short; take nothing lazy out."""
+        with self.errors(), self._reader.connect() as connection:
+            with connection.begin() as transaction:
+                yield connection
+                transaction.rollback()
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A write transaction under `locks/write`; committed at the end of the block, rolled back on any exception.
+
+        Raises:
+            StoreBusyError: another process held the lock for 30 s.
+            StoreOutdatedError, StoreTooNewError: the store was upgraded meanwhile.
+        """
+        with self.errors(), self._locked(BUSY_SECONDS):
+            with self._writer.connect() as connection:
+                with connection.begin():
+                    self.check_schema(connection)
+                    yield connection
+                if self._wal_bytes() > WAL_LIMIT:
+                    self._checkpoint(connection)
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn errors of SQLite and SQLAlchemy in the block into casstore's own."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise _typed(error.orig, self.path) from error
+        except sqlite3.Error as error:
+            raise _typed(error, self.path) from error
+
+    def check_schema(self, connection: Connection) -> None:
+        """Refuse an index that this code doesn't know.
+
+        Raises:
+            NotAStoreError, StoreOutdatedError, StoreTooNewError
+        """
+        application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+        schema = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if application != APPLICATION_ID:
+            raise NotAStoreError(
+                f"{self.path} is an SQLite file, but not the index of a casstore store; nothing was changed. "
+                "If it was emptied, put a copy of it back; the objects are untouched"
+            )
+        if schema < SCHEMA:
+            raise StoreOutdatedError(
+                f"{self.path} has schema {schema}, this casstore needs {SCHEMA}; "
+                "upgrade it: alembic -x store=DIR upgrade head"
+            )
+        if schema > SCHEMA:
+            raise StoreTooNewError(f"{self.path} has schema {schema}, this casstore knows {SCHEMA}; update casstore")
+
+    def close(self) -> None:
+        """Close all connections of this process; the last one folds the WAL into the index if that is free."""
+        try:
+            with contextlib.suppress(StoreBusyError, CasstoreError), self.errors(), self._locked(CLOSE_SECONDS):
+                if self._wal_bytes():
+                    with self._writer.connect() as connection:
+                        self._checkpoint(connection)
+                self._dispose()
+        finally:
+            self._dispose()
+            _live.discard(self)
+
+    def _dispose(self) -> None:
+        self._reader.dispose()
+        self._writer.dispose()
+
+    @contextlib.contextmanager
+    def _locked(self, seconds: float) -> Iterator[None]:
+        if not self._queue.acquire(timeout=seconds):
+            raise self._busy()
+        try:
+            self._file_lock.acquire(seconds, on_busy=self._busy)
+            try:
+                yield
+            finally:
+                self._file_lock.release()
+        finally:
+            self._queue.release()
+
+    def _busy(self) -> StoreBusyError:
+        return StoreBusyError(
+            f"{self.path}: another writer has held the index for {BUSY_SECONDS:.0f} s; try again later"
+        )
+
+    def _wal_bytes(self) -> int:
+        return fsio.size_of(self.path + "-wal") or 0
+
+    def _checkpoint(self, connection: Connection) -> None:
+        # A foreign reader only makes this do less; it is tried again after a later commit.
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute("PRAGMA busy_timeout = 0")
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.OperationalError:
+            pass
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1000)}")
+            cursor.close()
+
+    def _after_fork_in_child(self) -> None:
+        _inherited.append((self._reader, self._writer, self._file_lock))
+        self._start()
+
+
+def _set_pragmas(raw: Any, pragmas: dict[str, int]) -> None:
+    cursor = raw.cursor()
+    try:
+        for name, value in pragmas.items():
+            cursor.execute(f"PRAGMA {name} = {value}").fetchall()
+        for name, value in pragmas.items():
+            found = cursor.execute(f"PRAGMA {name}").fetchone()[0]
+            if found != value:
+                raise StoreIOError(f"SQLite keeps {name} at {found} instead of {value}; use another build of SQLite")
+    finally:
+        cursor.close()
+
+
+def _typed(error: BaseException | None, path: str) -> CasstoreError:
+    """casstore's error for one of SQLite's."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    text = f"{path}: {error}"
+    if code == sqlite3.SQLITE_FULL:
+        return NoSpaceError(f"{text}. Free some space, or run: casstore gc")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+        return StoreBusyError(f"{text}. A program that isn't casstore holds the index; close it and try again")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return StorePermissionError(f"{text}. Check its owner and mode")
+    if code == sqlite3.SQLITE_CANTOPEN:
+        if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+            return StorePermissionError(f"{text}. Check its owner and mode")
+        return NotAStoreError(f"{text}. There is no index here that can be opened")
+    if code == sqlite3.SQLITE_NOTADB:
+        return NotAStoreError(f"{text}. Nothing was changed; put a copy of the index back")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return CorruptStoreError(f"{text}. Nothing was changed; put a copy of the index back")
+    return StoreIOError(f"{text}. Check the disk, then try again")
+
+
+def _after_fork_in_child() -> None:
+    for index in list(_live):
+        index._after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,125 @@
+"""Rows of objects: what should be on disk, and in which state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from casstore.identity.digests import plain_digest
+from casstore.index.bulk import chunks, intern, now_ms
+from casstore.index.tables import layouts, objects, signed
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """An object as the index knows it. `live`: neither condemned nor damaged."""
+
+    id: int
+    digest: bytes
+    codec: str
+    stored_bytes: int
+    stored_xxh3: int
+    payload_bytes: int
+    layout: str
+    condemned: bool
+    damaged: bool
+
+    @property
+    def live(self) -> bool:
+        return not (self.condemned or self.damaged)
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An object that has just been made durable: what its row is to say."""
+
+    digest: bytes
+    layout: str
+    payload_bytes: int
+    stored_bytes: int
+    stored_xxh3: int
+
+
+_COLUMNS = (
+    objects.c.id,
+    objects.c.digest,
+    objects.c.codec,
+    objects.c.stored_bytes,
+    objects.c.stored_xxh3,
+    layouts.c.nbytes,
+    layouts.c.tensors,
+    objects.c.condemned_at.is_not(None),
+    objects.c.damaged_at.is_not(None),
+)
+
+
+def object_rows(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, ObjectRow]:
+    """{digest: row} of those of the digests that have one."""
+    found = {}
+    for part in chunks(digests):
+        query = select(*_COLUMNS).join_from(objects, layouts).where(objects.c.digest.in_(part))
+        for row in connection.execute(query):
+            found[row[1]] = _row(row)
+    return found
+
+
+def objects_after(connection: Connection, digest: bytes, limit: int) -> list[ObjectRow]:
+    """The next `limit` objects in order of their digests, for walking over all of them in short transactions."""
+    query = select(*_COLUMNS).join_from(objects, layouts).where(objects.c.digest > digest)
+    return [_row(row) for row in connection.execute(query.order_by(objects.c.digest).limit(limit))]
+
+
+def save_objects(connection: Connection, new: Sequence[NewObject]) -> None:
+    """Insert rows, or bring existing ones back to life with the codec, size and checksum of the new file."""
+    if not new:
+        return
+    layout_ids = intern(
+        connection,
+        layouts,
+        {plain_digest(o.layout): {"nbytes": o.payload_bytes, "tensors": o.layout} for o in new},
+    )
+    statement = insert(objects)
+    fresh = {name: statement.excluded[name] for name in ("codec", "stored_bytes", "stored_xxh3", "created_at")}
+    statement = statement.on_conflict_do_update(
+        index_elements=["digest"], set_={**fresh, "condemned_at": None, "damaged_at": None, "verified_at": None}
+    )
+    rows = [
+        {
+            "digest": o.digest,
+            "codec": "zstd",
+            "layout_id": layout_ids[plain_digest(o.layout)],
+            "stored_bytes": o.stored_bytes,
+            "stored_xxh3": signed(o.stored_xxh3),
+            "created_at": now_ms(),
+        }
+        for o in new
+    ]
+    connection.execute(statement, rows)
+
+
+def mark_damaged(connection: Connection, digests: Iterable[bytes]) -> int:
+    """Note that these objects' files are missing or wrong; returns how many weren't marked yet."""
+    count = 0
+    for part in chunks(list(digests)):
+        query = update(objects).where(objects.c.digest.in_(part), objects.c.damaged_at.is_(None))
+        count += connection.execute(query.values(damaged_at=now_ms())).rowcount
+    return count
+
+
+def mark_verified(connection: Connection, digests: Iterable[bytes]) -> None:
+    """Note that these objects' files were read and found right."""
+    for part in chunks(list(digests)):
+        connection.execute(update(objects).where(objects.c.digest.in_(part)).values(verified_at=now_ms()))
+
+
+def count_objects(connection: Connection) -> int:
+    """The number of object rows."""
+    return int(connection.execute(select(func.count()).select_from(objects)).scalar_one())
+
+
+def _row(row: Sequence[object]) -> ObjectRow:
+    id_, digest, codec, stored, xxh3, nbytes, tensors, condemned, damaged = row
+    return ObjectRow(id_, digest, codec, stored, xxh3, nbytes, tensors, bool(condemned), bool(damaged))  # type: ignore[arg-type]

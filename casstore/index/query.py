@@ -1,0 +1,62 @@
+"""SQL of the user's, on a connection that can only read."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from casstore.errors import UsageError
+from casstore.index.engine import Index
+
+_ALLOWED = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The result of a query: names of the columns, and the rows. Blobs come as lower-case hex."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+def run_query(index: Index, sql: str, parameters: Sequence[Any] = ()) -> Table:
+    """Run one SELECT.
+
+    Raises:
+        UsageError: it isn't one, or SQLite can't make sense of it.
+    """
+    with index.read() as connection:
+        raw = connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        raw.set_authorizer(_authorize)
+        try:
+            cursor = raw.execute(sql, tuple(parameters))
+            columns = tuple(part[0] for part in cursor.description or ())
+            rows = [tuple(v.hex() if isinstance(v, bytes) else v for v in row) for row in cursor.fetchall()]
+            cursor.close()
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_AUTH:
+                raise UsageError(f"only SELECT is allowed here, and that isn't one: {sql!r:.200}") from error
+            if code in (sqlite3.SQLITE_ERROR, 0):
+                raise UsageError(
+                    f'SQLite: {error}, in {sql!r:.200}. casstore sql "SELECT name FROM sqlite_master" lists '
+                    "tables and views"
+                ) from error
+            raise
+        finally:
+            raw.set_authorizer(None)
+    if not columns:
+        raise UsageError(f"only SELECT is allowed here, and that isn't one: {sql!r:.200}")
+    return Table(columns, rows)
+
+
+def _authorize(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_OK if action in _ALLOWED else sqlite3.SQLITE_DENY

@@ -1,0 +1,218 @@
+"""Rows of roots, directories and sources: which files were seen, in which state, with which content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from casstore.index.bulk import chunks, now_ms
+from casstore.index.tables import directories, hashes, roots, signed, source_contents, sources
+from casstore.index.variants import save_contents
+from casstore.model import Content
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What tells that a file hasn't changed: size, times in ns, inode (as the signed integer that SQLite holds)."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stat:
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, signed(found.st_ino))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """A file as the index knows it. `settled`: it was old enough, when it was hashed, for its times to be trusted."""
+
+    stat: Stat
+    settled: bool
+    missing: bool
+    error: str | None
+    content: Content | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSource:
+    """A file as a scan has just found it: hashed, or with the error that kept it from being read."""
+
+    relpath: str
+    name: str
+    stat: Stat
+    settled: bool
+    content: Content | None
+    error: str | None = None
+
+
+_CONTENT = (
+    hashes.c.kind,
+    hashes.c.digest,
+    hashes.c.nbytes,
+    hashes.c.width,
+    hashes.c.height,
+    hashes.c.orientation,
+    hashes.c.note,
+)
+_SOURCE = (
+    sources.c.st_size,
+    sources.c.st_mtime_ns,
+    sources.c.st_ctime_ns,
+    sources.c.st_ino,
+    sources.c.settled,
+    sources.c.missing_since.is_not(None),
+    sources.c.error,
+    *_CONTENT,
+)
+
+
+def _source(row: Sequence[object]) -> SourceRow:
+    size, mtime, ctime, inode, settled, missing, error, *content = row
+    found = Content(*content) if content[0] is not None else None  # type: ignore[arg-type]
+    return SourceRow(Stat(size, mtime, ctime, inode), bool(settled), bool(missing), error, found)  # type: ignore[arg-type]
+
+
+def known_roots(connection: Connection) -> dict[str, int]:
+    """{path: id} of all roots."""
+    return dict(connection.execute(select(roots.c.path, roots.c.id)).tuples().all())
+
+
+def save_root(connection: Connection, path: str) -> int:
+    """The id of the root at `path`; a new one is named after its folder."""
+    found = connection.execute(select(roots.c.id).where(roots.c.path == path)).scalar()
+    if found is not None:
+        connection.execute(update(roots).where(roots.c.id == found).values(last_seen_at=now_ms()))
+        return int(found)
+    taken = set(connection.scalars(select(roots.c.name)))
+    plain = os.path.basename(path).encode("utf-8", "backslashreplace").decode() or "root"
+    name, number = plain, 2
+    while name in taken:
+        name, number = f"{plain}-{number}", number + 1
+    statement = insert(roots).values(name=name, path=path, last_seen_at=now_ms()).returning(roots.c.id)
+    return int(connection.execute(statement).scalar_one())
+
+
+def sources_below(connection: Connection, root_id: int, relpath: str) -> dict[tuple[str, str], SourceRow]:
+    """{(directory relpath, name): row} of all sources at or below a directory of a root."""
+    query = (
+        select(directories.c.relpath, sources.c.name, *_SOURCE)
+        .join_from(sources, directories, directories.c.id == sources.c.directory_id)
+        .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
+        .where(directories.c.root_id == root_id)
+    )
+    inside = relpath + "/"
+    return {
+        (row[0], row[1]): _source(row[2:])
+        for row in connection.execute(query)
+        if not relpath or row[0] == relpath or str(row[0]).startswith(inside)
+    }
+
+
+def find_source(connection: Connection, path: str) -> SourceRow | None:
+    """What is known of the file at this absolute path, in the deepest root that holds it."""
+    for root, root_id in sorted(known_roots(connection).items(), key=lambda pair: -len(pair[0])):
+        prefix = root.rstrip("/") + "/"
+        if path.startswith(prefix):
+            relpath, name = os.path.split(path[len(prefix) :])
+            query = (
+                select(*_SOURCE)
+                .join_from(sources, directories, directories.c.id == sources.c.directory_id)
+                .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
+                .where(directories.c.root_id == root_id, directories.c.relpath == relpath, sources.c.name == name)
+            )
+            row = connection.execute(query).first()
+            if row is not None:
+                return _source(row)
+    return None
+
+
+def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource]) -> None:
+    """Write what a scan found. What a file held before goes into `source_contents`."""
+    if not seen:
+        return
+    content_ids = save_contents(connection, (s.content for s in seen if s.content is not None))
+    directory_ids = _save_directories(connection, root_id, {s.relpath for s in seen})
+    _remember_old_contents(connection, seen, directory_ids, content_ids)
+    statement = insert(sources)
+    names = ("hash_id", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "settled", "missing_since", "error")
+    statement = statement.on_conflict_do_update(
+        index_elements=["directory_id", "name"], set_={name: statement.excluded[name] for name in names}
+    )
+    connection.execute(
+        statement,
+        [
+            {
+                "directory_id": directory_ids[s.relpath],
+                "name": s.name,
+                "hash_id": None if s.content is None else content_ids[s.content.kind, s.content.digest],
+                "st_size": s.stat.size,
+                "st_mtime_ns": s.stat.mtime_ns,
+                "st_ctime_ns": s.stat.ctime_ns,
+                "st_ino": s.stat.inode,
+                "settled": int(s.settled),
+                "missing_since": None,
+                "error": s.error,
+            }
+            for s in seen
+        ],
+    )
+
+
+def mark_missing(connection: Connection, root_id: int, gone: Iterable[tuple[str, str]]) -> None:
+    """Note that these files, (directory relpath, name), weren't in their folder's listing any more."""
+    wanted = set(gone)
+    if not wanted:
+        return
+    query = (
+        select(sources.c.id, directories.c.relpath, sources.c.name)
+        .join_from(sources, directories, directories.c.id == sources.c.directory_id)
+        .where(directories.c.root_id == root_id, sources.c.missing_since.is_(None))
+    )
+    ids = [id_ for id_, relpath, name in connection.execute(query).all() if (relpath, name) in wanted]
+    for part in chunks(ids):
+        connection.execute(update(sources).where(sources.c.id.in_(part)).values(missing_since=now_ms()))
+
+
+def _save_directories(connection: Connection, root_id: int, relpaths: set[str]) -> dict[str, int]:
+    wanted = sorted(relpaths)
+    rows = [{"root_id": root_id, "relpath": relpath} for relpath in wanted]
+    connection.execute(insert(directories).on_conflict_do_nothing(), rows)
+    found: dict[str, int] = {}
+    for part in chunks(wanted):
+        query = select(directories.c.relpath, directories.c.id)
+        query = query.where(directories.c.root_id == root_id, directories.c.relpath.in_(part))
+        found.update(connection.execute(query).tuples().all())
+    return found
+
+
+def _remember_old_contents(
+    connection: Connection,
+    seen: Sequence[SeenSource],
+    directory_ids: dict[str, int],
+    content_ids: dict[tuple[str, bytes], int],
+) -> None:
+    now_held = {
+        (directory_ids[s.relpath], s.name): None if s.content is None else content_ids[s.content.kind, s.content.digest]
+        for s in seen
+    }
+    old: list[dict[str, int]] = []
+    for part in chunks(sorted({directory for directory, _ in now_held})):
+        query = select(sources.c.directory_id, sources.c.name, sources.c.id, sources.c.hash_id).where(
+            sources.c.directory_id.in_(part), sources.c.hash_id.is_not(None)
+        )
+        for directory, name, source_id, hash_id in connection.execute(query):
+            if now_held.get((directory, name), hash_id) != hash_id:
+                old.append({"source_id": source_id, "hash_id": hash_id, "last_seen": now_ms()})
+    if old:
+        statement = insert(source_contents)
+        statement = statement.on_conflict_do_update(
+            index_elements=["source_id", "hash_id"], set_={"last_seen": statement.excluded.last_seen}
+        )
+        connection.execute(statement, old)

@@ -1,0 +1,107 @@
+"""File locks (flock): no clocks, no stale files; a lock dies with the process that holds it.
+
+A lock belongs to an open file description, which a forked child shares. So the child may close what it inherited but
+must never unlock it: releasing here is always a close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Callable
+
+from casstore import fsio
+from casstore.errors import StoreBusyError
+
+FIRST_WAIT = 0.0005  # seconds; waits grow to LONGEST_WAIT, so that a queue of writers stays fair and cheap
+LONGEST_WAIT = 0.010
+
+
+_held: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+class FileLock:
+    """One lock file, held shared or exclusive by this object until `release`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
+
+    def try_acquire(self, *, shared: bool = False, create: bool = True) -> bool:
+        """Take the lock if that is possible at once.
+
+        Args:
+            shared: many may hold it shared at a time.
+            create: make the file if there is none; otherwise a missing file raises FileNotFoundError.
+        """
+        if self._descriptor is not None:
+            raise RuntimeError(f"{self.path} is already held")
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        while True:
+            try:
+                descriptor = os.open(self.path, flags, fsio.FILE_MODE)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                raise fsio.typed(FileNotFoundError(errno.ENOENT, "no such folder"), "lock", self.path) from None
+            except OSError as error:
+                raise fsio.typed(error, "lock", self.path) from error
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if self._still_named(descriptor):
+                self._descriptor = descriptor
+                _held.add(self)
+                return True
+            os.close(descriptor)  # somebody removed the file between our open and our lock
+
+    def acquire(
+        self, seconds: float, *, shared: bool = False, on_busy: Callable[[], StoreBusyError] | None = None
+    ) -> None:
+        """Take the lock, waiting up to `seconds`.
+
+        Raises:
+            StoreBusyError: it wasn't free in time.
+        """
+        end, wait = time.monotonic() + seconds, FIRST_WAIT
+        while not self.try_acquire(shared=shared):
+            if time.monotonic() >= end:
+                raise (
+                    on_busy() if on_busy else StoreBusyError(f"{self.path} is held by another process; try again later")
+                )
+            time.sleep(wait)
+            wait = min(wait * 2, LONGEST_WAIT)
+
+    def release(self) -> None:
+        """Give the lock back (by closing, never by unlocking); nothing happens if it isn't held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _still_named(self, descriptor: int) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            named, ours = os.stat(self.path), os.fstat(descriptor)
+            return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)
+        return False
+
+
+def _close_inherited() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_close_inherited)

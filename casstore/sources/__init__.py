@@ -1,0 +1,1 @@
+"""Files: finding them, noticing that they changed, and reading pictures."""

@@ -1,0 +1,47 @@
+"""The freshness rule: what a file holds now, for the price of one stat if it is known and unchanged."""
+
+from __future__ import annotations
+
+import os
+
+from casstore.core.handle import Handle
+from casstore.errors import SourceNotFoundError
+from casstore.index.sources import Stat, find_source
+from casstore.model import Content
+from casstore.sources.read import read_source
+
+
+def content_of(handle: Handle, path: str | os.PathLike[str]) -> Content:
+    """The present content of a file.
+
+    A known file whose size, times and inode are those of the last scan isn't opened; any other is read and hashed.
+
+    Raises:
+        SourceNotFoundError: it isn't there or can't be read.
+    """
+    place = os.path.abspath(os.fspath(path))
+    try:
+        state = Stat.of(os.stat(place))
+    except OSError as error:
+        raise SourceNotFoundError(f"can't read {place}: {error.strerror or error}") from error
+    with handle.index.read() as connection:
+        row = find_source(connection, place)
+    if row is not None and row.settled and row.content is not None and row.stat == state:
+        return row.content
+    return read_source(place).content
+
+
+def known_content_of(handle: Handle, path: str | os.PathLike[str]) -> Content:
+    """The content of a file that may be gone: what it holds now, else what it held at the last scan.
+
+    Raises:
+        SourceNotFoundError: it is neither there nor known.
+    """
+    try:
+        return content_of(handle, path)
+    except SourceNotFoundError:
+        with handle.index.read() as connection:
+            row = find_source(connection, os.path.abspath(os.fspath(path)))
+        if row is None or row.content is None:
+            raise
+        return row.content

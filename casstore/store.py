@@ -1,0 +1,326 @@
+"""The Store that people see: thin methods over the layers below."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from casstore.core.handle import Handle
+from casstore.errors import AmbiguousResolutionError, MissError, UsageError
+from casstore.identity import resolutions
+from casstore.identity.keys import Key
+from casstore.identity.recipes import Encode, Recipe
+
+if TYPE_CHECKING:
+    from casstore.build.plan import Plan
+    from casstore.core.batch import Batch
+    from casstore.index.query import Table
+    from casstore.model import BuildReport, GcReport, Hit, Miss, Status, VerifyReport
+    from casstore.sources.inputs import Inputs
+    from casstore.upkeep.forget import ForgetPlan
+
+Path = str | os.PathLike[str]
+
+
+class _TheOnlyOne:
+    def __repr__(self) -> str:
+        return "THE_ONLY_ONE"
+
+
+THE_ONLY_ONE: Final = _TheOnlyOne()
+"""The resolution that is stored, if there is just one."""
+
+Wanted = resolutions.Resolution | _TheOnlyOne
+
+
+def open(path: Path, create: bool = False, durability: Literal["full", "off"] | None = None) -> Store:
+    """Open a store.
+
+    Args:
+        path: the store directory.
+        create: make it if there is none.
+        durability: for a new store: "full" (the default): what was acknowledged survives a power cut; "off": it
+            survives a crash of the process only. Fixed from then on; for an existing store None or the same.
+
+    Raises:
+        NotAStoreError, StoreOutdatedError, StoreTooNewError, StoreBusyError, UnsafePlaceError, CorruptStoreError,
+        StorePermissionError
+    """
+    return Store(path, create=create, durability=durability)
+
+
+class Store:
+    """An open store. Close it, or use it in a `with` statement; threads may share it."""
+
+    def __init__(self, path: Path, *, create: bool = False, durability: str | None = None) -> None:
+        """See `casstore.open`."""
+        self._handle = Handle(path, create=create, durability=durability)
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the store directory."""
+        return self._handle.directory.path
+
+    @property
+    def durability(self) -> str:
+        """ "full" or "off"; fixed when the store was made."""
+        return self._handle.durability
+
+    def close(self) -> None:
+        """Give everything back. Closing twice is fine."""
+        self._handle.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<casstore.Store {self.path}>"
+
+    # -- sources, plan, build --------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        *folders: Path,
+        extensions: Sequence[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Inputs:
+        """Find the pictures below folders; hash what is new or changed, note what has gone.
+
+        Args:
+            folders: searched with their sub-folders, except hidden ones and stores; links are followed.
+            extensions: endings, in lower case, of the files to take; None: the usual pictures.
+            progress: called with (files hashed, files to hash).
+
+        Returns:
+            One row per file, in order of paths; a file that can't be read is a row with an error.
+
+        Raises:
+            UsageError: a folder doesn't exist, or two rows have the same name.
+        """
+        from casstore.sources.images import EXTENSIONS
+        from casstore.sources.scan import scan
+
+        places = [os.fspath(folder) for folder in folders]
+        if not places:
+            raise UsageError("scan needs at least one folder")
+        return scan(self._handle, places, extensions=extensions or EXTENSIONS, progress=progress)
+
+    def plan(self, inputs: Inputs, recipe: Recipe, *, resolution: resolutions.Resolution = None) -> Plan:
+        """What is stored of these inputs, and what is to be encoded and why. Opens no picture.
+
+        Args:
+            inputs: rows from `scan`.
+            recipe: what is wanted of them.
+            resolution: N: of the sizes with about N * N pixels, in steps of 64, the one whose shape is nearest to the
+                picture's; "HxW": this one; None: the full size.
+        """
+        from casstore.build.plan import make_plan
+
+        return make_plan(self._handle, inputs, recipe, resolution)
+
+    def build(
+        self,
+        plan: Plan,
+        encode: Encode,
+        *,
+        batch_size: int = 8,
+        workers: int | None = None,
+        on_error: Literal["skip", "raise"] = "skip",
+        retry_failed: bool = False,
+        allow_nonfinite: bool = False,
+        progress: bool | Callable[[int, int], None] | None = None,
+    ) -> BuildReport:
+        """Encode what the plan misses, and store it as it comes.
+
+        Each file is read once; it is hashed and decoded from the same bytes, so a file that changed since the plan is
+        reported and never stored under its old content. Results are committed in groups (64, 32 MiB or one second).
+
+        Args:
+            plan: from `plan`.
+            encode: encode(items) -> one dict of tensors and JSON values per item; called on this thread.
+            batch_size: the most items per call; all items of a call have the same resolution and shape.
+            workers: decode threads; None: one per core, at most 8.
+            on_error: "skip": report a failure and go on; "raise": commit what is done and raise.
+            retry_failed: also try pictures again whose decoding failed before.
+            allow_nonfinite: store NaN and infinity; otherwise such an item fails.
+            progress: called with (done, to do); True: a bar on stderr; None: a bar if stderr is a terminal.
+
+        Raises:
+            BuildInterrupted: Ctrl-C; what was encoded is stored, the report is in it.
+        """
+        from casstore.build.builder import Options, build
+        from casstore.build.progress import shown
+
+        with shown(progress, plan.planned - plan.hits) as callback:
+            options = Options(batch_size, workers, on_error, retry_failed, allow_nonfinite, callback)
+            return build(self._handle, plan, encode, options)
+
+    # -- by key ----------------------------------------------------------------------------------------------------
+
+    def key(self, path: Path, recipe: Recipe, *, resolution: Wanted = THE_ONLY_ONE) -> Key:
+        """The key of a file as it is now. A known file costs one stat, any other is read and hashed.
+
+        Args:
+            path: the file.
+            recipe: what its tensors are made with.
+            resolution: N, "HxW", or None (the full size); if it isn't given: the only one that is stored.
+
+        Raises:
+            SourceNotFoundError: the file isn't there.
+            AmbiguousResolutionError: none was given and several are stored; it lists them.
+            PictureError: N was given and the picture's size can't be told.
+        """
+        from casstore.build.plan import key_of
+        from casstore.errors import PictureError
+        from casstore.index.variants import resolutions_of
+        from casstore.sources.fresh import content_of
+
+        content = content_of(self._handle, path)
+        if isinstance(resolution, _TheOnlyOne):
+            with self._handle.index.read() as connection:
+                stored = resolutions_of(connection, content, recipe.digest)
+            if len(stored) > 1:
+                names = ", ".join(repr(r) if r else "None (full size)" for r in stored)
+                raise AmbiguousResolutionError(
+                    f"{os.fspath(path)} is stored with {recipe.name} at {len(stored)} resolutions; give one: {names}"
+                )
+            return Key.content(content, recipe, resolution=stored[0] if stored else None)
+        wanted = resolutions.check(resolution)
+        if isinstance(wanted, int):
+            key = key_of(content, recipe, wanted)
+            if key is None:
+                raise PictureError(f"{os.fspath(path)}: {content.note}; give the resolution as 'HxW'")
+            return key
+        return Key.content(content, recipe, resolution=wanted)
+
+    def lookup(self, key: Key) -> Hit | Miss:
+        """What is known of a key; opens no object."""
+        from casstore.core.read import lookup
+
+        return lookup(self._handle, [key])[0]
+
+    def get(
+        self,
+        what: Key | Path,
+        recipe: Recipe | None = None,
+        *,
+        resolution: Wanted = THE_ONLY_ONE,
+        as_numpy: bool = False,
+    ) -> dict[str, Any]:
+        """The tensors and values of a key or file, as the encoder returned them.
+
+        Args:
+            what: a key, or the path of a file (as it is now: an edited file is a miss).
+            recipe: with a path: what the tensors were made with.
+            resolution: with a path, see `key`.
+            as_numpy: NumPy arrays instead of CPU torch tensors; torch isn't imported then.
+
+        Raises:
+            MissError: nothing is stored for it; `.miss` says why.
+            SourceNotFoundError: the file isn't there.
+            AmbiguousResolutionError: several resolutions are stored and none was given.
+        """
+        from casstore.core.read import load
+
+        return load(self._handle, self._key(what, recipe, resolution), as_numpy=as_numpy)
+
+    def get_or_encode(
+        self,
+        key: Key,
+        fn: Callable[[], Mapping[str, Any]],
+        *,
+        as_numpy: bool = False,
+        allow_nonfinite: bool = False,
+    ) -> dict[str, Any]:
+        """What is stored under a key; if nothing is, `fn()` makes it and it is stored.
+
+        Returns:
+            What a later `get` returns: if another writer was first, its result.
+
+        Raises:
+            EncoderError: what `fn` returned can't be stored.
+        """
+        from casstore.core.put import PutItem, put_group
+        from casstore.core.read import load
+        from casstore.core.results import check_result
+
+        try:
+            return load(self._handle, key, as_numpy=as_numpy)
+        except MissError as error:
+            reason = error.miss.reason if error.miss is not None else "new"
+        started = time.perf_counter()
+        made = fn()
+        encode_us = round((time.perf_counter() - started) * 1e6)
+        result = check_result(key, made, allow_nonfinite=allow_nonfinite)
+        put_group(self._handle, [PutItem(key, result, reason, encode_us)])
+        return load(self._handle, key, as_numpy=as_numpy)
+
+    def batch(self) -> Batch:
+        """Puts that share commits: `with store.batch() as b: b.put(key, {"latent": tensor})`."""
+        from casstore.core.batch import Batch
+
+        self._handle.check_open()
+        return Batch(self._handle)
+
+    # -- upkeep ----------------------------------------------------------------------------------------------------
+
+    def forget(self, what: Key | Recipe | Path) -> ForgetPlan:
+        """What deleting one key, all of a recipe, or all of a file's content would take. `.execute()` does it.
+
+        A content that several files share is forgotten for all of them. gc takes the objects after the grace period.
+        """
+        from casstore.sources.fresh import known_content_of
+        from casstore.upkeep.forget import plan_forget
+
+        if isinstance(what, Key):
+            return plan_forget(self._handle, what, str(what))
+        if isinstance(what, Recipe):
+            return plan_forget(self._handle, what, f"recipe {what.name}")
+        return plan_forget(self._handle, known_content_of(self._handle, what), os.fspath(what))
+
+    def status(self) -> Status:
+        """What the store holds, in numbers."""
+        from casstore.upkeep.status import status
+
+        return status(self._handle)
+
+    def verify(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> VerifyReport:
+        """Check rows against files; with `deep` read, decode and hash everything. Damage is noted, nothing is moved."""
+        from casstore.upkeep.verify import verify
+
+        return verify(self._handle, deep=deep, progress=progress)
+
+    def gc(self, *, yes: bool = False, grace_hours: float | None = None) -> GcReport:
+        """Remove objects that nobody refers to, and leftovers; without `yes`, say what would go.
+
+        Args:
+            yes: do it.
+            grace_hours: how long garbage is kept; None: what casstore.toml says (24).
+        """
+        from casstore.upkeep.gc import collect
+
+        return collect(self._handle, yes=yes, grace_hours=grace_hours)
+
+    def sql(self, query: str, parameters: Sequence[Any] = ()) -> Table:
+        """The rows of one SELECT over the index; docs/sql.md has the views. Nothing can be changed by it."""
+        from casstore.index.query import run_query
+
+        self._handle.check_open()
+        return run_query(self._handle.index, query, parameters)
+
+    def _key(self, what: Key | Path, recipe: Recipe | None, resolution: Wanted) -> Key:
+        if isinstance(what, Key):
+            if recipe is not None or not isinstance(resolution, _TheOnlyOne):
+                raise UsageError("a key has its recipe and resolution already; leave them out")
+            return what
+        if recipe is None:
+            raise UsageError(f"which recipe? store.get({os.fspath(what)!r}, recipe)")
+        return self.key(what, recipe, resolution=resolution)

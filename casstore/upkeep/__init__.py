@@ -1,0 +1,1 @@
+"""Keeping a store sound and small: verify, gc, forget, status."""

@@ -1,0 +1,198 @@
+"""Garbage collection: live -> condemned (nobody refers to it) -> swept, after the grace period.
+
+Condemning and sweeping are short write transactions that look at every fact again. Whoever creates a reference does so
+under the same lock and looks at the file first, so an object is swept either before a reference exists (then its
+writer stages it again) or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from casstore import fsio
+from casstore.core.directory import BALLAST_BYTES
+from casstore.core.handle import Handle
+from casstore.core.initialize import make_ballast
+from casstore.errors import StoreBusyError, UsageError
+from casstore.index import garbage
+from casstore.index.bulk import now_ms
+from casstore.index.objects import object_rows
+from casstore.index.runs import finish_run, start_run
+from casstore.locks import FileLock
+from casstore.model import GcReport
+from casstore.objects import container
+
+CONDEMN_CHUNK = 500
+SWEEP_CHUNK = 200
+EVERYTHING = 1 << 62
+DEFAULT_GRACE_HOURS = 24.0
+
+
+def collect(handle: Handle, *, yes: bool = False, grace_hours: float | None = None) -> GcReport:
+    """Remove what nobody needs, or (without `yes`) say what would be removed.
+
+    Args:
+        handle: the open store.
+        yes: do it.
+        grace_hours: how long a condemned object or a file without a row is kept; None: what casstore.toml says, else
+            24.
+
+    Raises:
+        StoreBusyError: another gc is running.
+    """
+    handle.check_open()
+    grace = _grace(handle) if grace_hours is None else grace_hours
+    if not grace >= 0:
+        raise UsageError(f"a grace of {grace} hours can't be meant; 0 is the least")
+    lock = FileLock(handle.directory.lock("gc"))
+    if not lock.try_acquire():
+        raise StoreBusyError(f"another gc is running on {handle.directory.path}; try again when it is done")
+    try:
+        started = time.monotonic()
+        grace_ms = round(grace * 3_600_000)
+        return _run(handle, grace_ms, started) if yes else _dry_run(handle, grace_ms, started)
+    finally:
+        lock.release()
+
+
+def _grace(handle: Handle) -> float:
+    section = handle.toml().get("gc", {})
+    found = section.get("grace_hours", DEFAULT_GRACE_HOURS) if isinstance(section, dict) else None
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise UsageError(f"{handle.directory.marker}: gc.grace_hours is {found!r}; write a number of hours")
+    return float(found)
+
+
+def _dry_run(handle: Handle, grace_ms: int, started: float) -> GcReport:
+    before = now_ms() - grace_ms
+    leftovers = [*_dead_temps(handle, remove=False), *_strays(handle, before, remove=False)]
+    with handle.index.read() as connection:
+        condemned, _ = garbage.condemnable(connection)
+        doomed = garbage.sweepable(connection, before, EVERYTHING, also_fresh=grace_ms == 0)
+        waiting = garbage.waiting(connection, before)
+    would = sum(stored for _, stored in doomed) + sum(leftovers)
+    return GcReport(condemned, 0, 0, would, waiting, len(leftovers), time.monotonic() - started)
+
+
+def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
+    # On a full disk even a delete needs room for the WAL, so what needs no index write goes first.
+    if handle.free_bytes() < BALLAST_BYTES:
+        fsio.unlink(handle.directory.ballast)
+    leftovers = list(_dead_temps(handle, remove=True))
+    with handle.index.write() as connection:
+        run_id = start_run(connection, "gc")
+    leftovers += _strays(handle, now_ms() - grace_ms, remove=True)
+    condemned = swept = freed = 0
+    while True:
+        with handle.index.write() as connection:
+            count = garbage.condemn(connection, CONDEMN_CHUNK)
+        condemned += count
+        if count < CONDEMN_CHUNK:
+            break
+    before = now_ms() - grace_ms  # taken now, so that a grace of 0 takes what has just been condemned
+    while True:
+        with handle.index.write() as connection:
+            doomed = garbage.sweepable(connection, before, SWEEP_CHUNK)
+            garbage.delete_objects(connection, [digest for digest, _ in doomed])
+            for digest, _ in doomed:
+                # Inside the transaction: a crash from here on leaves condemned rows without a file, never the reverse.
+                fsio.unlink(handle.directory.object(digest, container.SUFFIX))
+        swept += len(doomed)
+        freed += sum(stored for _, stored in doomed)
+        if len(doomed) < SWEEP_CHUNK:
+            break
+    make_ballast(handle.directory)
+    freed += sum(leftovers)
+    with handle.index.write() as connection:
+        waiting = garbage.waiting(connection, before)
+        counts = {"condemned": condemned, "swept": swept, "leftovers": len(leftovers)}
+        finish_run(connection, run_id, counts, freed)
+    return GcReport(condemned, swept, freed, 0, waiting, len(leftovers), time.monotonic() - started)
+
+
+def _dead_temps(handle: Handle, *, remove: bool) -> Iterator[int]:
+    """Sizes of the temps of owners that live no more; their lock files go with them."""
+    alive: dict[str, bool] = {}
+    for name in os.listdir(handle.directory.tmp):
+        owner = name.partition("-")[0]
+        if owner not in alive:
+            alive[owner] = _is_alive(handle, owner)
+        path = os.path.join(handle.directory.tmp, name)
+        if not alive[owner]:
+            size = _own_size(path)
+            if not remove or fsio.unlink(path):
+                yield size
+    if remove:
+        for owner in os.listdir(handle.directory.owners):
+            lock = FileLock(os.path.join(handle.directory.owners, owner))
+            with contextlib.suppress(FileNotFoundError):
+                if lock.try_acquire(create=False):
+                    fsio.unlink(lock.path)
+                    lock.release()
+
+
+def _own_size(path: str) -> int:
+    """The bytes that removing this name gives back: none while the file has another name."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return 0
+    return found.st_size if found.st_nlink == 1 else 0
+
+
+def _is_alive(handle: Handle, owner: str) -> bool:
+    lock = FileLock(os.path.join(handle.directory.owners, owner))
+    try:
+        if not lock.try_acquire(create=False):
+            return True
+    except FileNotFoundError:
+        return False
+    lock.release()
+    return False
+
+
+def _strays(handle: Handle, before: int, *, remove: bool) -> Iterator[int]:
+    """Sizes of object files without a row that are old enough and that no living put holds a temp of."""
+    for shard in handle.directory.shards():
+        candidates = {}
+        for name in os.listdir(shard):
+            digest = _digest_of(name)
+            if digest is not None and _stray_size(os.path.join(shard, name), before) is not None:
+                candidates[digest] = os.path.join(shard, name)
+        if not candidates:
+            continue
+        with handle.index.read() as connection:
+            known = object_rows(connection, list(candidates))
+        strays = {digest: path for digest, path in candidates.items() if digest not in known}
+        if strays and remove:
+            with handle.index.write() as connection:
+                known = object_rows(connection, list(strays))
+                for digest, path in strays.items():
+                    size = None if digest in known else _stray_size(path, before)
+                    if size is not None and fsio.unlink(path):
+                        yield size
+        else:
+            yield from (_stray_size(path, before) or 0 for path in strays.values())
+
+
+def _digest_of(name: str) -> bytes | None:
+    stem, suffix = os.path.splitext(name)
+    if suffix != container.SUFFIX or len(stem) != 64:
+        return None  # not one of ours: gc never touches it
+    try:
+        return bytes.fromhex(stem)
+    except ValueError:
+        return None
+
+
+def _stray_size(path: str, before: int) -> int | None:
+    """The size of a file that may go if it has no row; None if it is young, or if a put still holds its temp."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    old = max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000 <= before
+    return found.st_size if old and found.st_nlink == 1 else None

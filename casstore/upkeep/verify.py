@@ -1,0 +1,125 @@
+"""Verification: rows against files; with `deep`, every byte against its checksums and digest.
+
+Damage is noted (`damaged_at`), so that the next build heals it; nothing is moved or deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import xxhash
+
+from casstore import fsio
+from casstore.core.handle import Handle
+from casstore.errors import CorruptObjectError
+from casstore.index.objects import ObjectRow, mark_damaged, mark_verified, object_rows, objects_after
+from casstore.index.tables import signed
+from casstore.index.variants import variants_after
+from casstore.model import Finding, VerifyReport
+from casstore.objects import container
+from casstore.objects.tensors import payload_digest
+
+CHUNK = 500
+
+
+def verify(handle: Handle, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> VerifyReport:
+    """Check the store.
+
+    Args:
+        handle: the open store.
+        deep: read, decode and hash every object, and check every variant's row against its checksum.
+        progress: called with the number of objects checked so far.
+    """
+    handle.check_open()
+    started = time.monotonic()
+    findings: list[Finding] = []
+    checked, after = 0, b""
+    while True:
+        with handle.index.read() as connection:
+            rows = objects_after(connection, after, CHUNK)
+        if not rows:
+            break
+        after = rows[-1].digest
+        bad, good = [], []
+        for row in rows:
+            problem = _problem(handle, row, deep=deep)
+            checked += 1
+            if progress is not None:
+                progress(checked)
+            if problem is None:
+                good.append(row.digest)
+            else:
+                bad.append((row, problem))
+        findings += _note(handle, bad, good if deep else [])
+    if deep:
+        findings += _unsound_variants(handle)
+    return VerifyReport(checked, len(findings), tuple(findings), time.monotonic() - started)
+
+
+def _problem(handle: Handle, row: ObjectRow, *, deep: bool) -> str | None:
+    path = handle.directory.object(row.digest, container.SUFFIX)
+    size = fsio.size_of(path)
+    if size is None:
+        return "its file is gone"
+    if size != row.stored_bytes:
+        return f"its file has {size} bytes, not {row.stored_bytes}"
+    if row.damaged:
+        return "it was found damaged before"
+    if not deep:
+        return None
+    problem = _content_problem(path, row)
+    # A mismatch is read twice before it is believed.
+    return problem and _content_problem(path, row)
+
+
+def _content_problem(path: str, row: ObjectRow) -> str | None:
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read()
+        if signed(xxhash.xxh3_64_intdigest(data)) != row.stored_xxh3:
+            return "the checksum of its file differs"
+        layout, payload, _ = container.decode(data, row.digest)
+        if layout.text != row.layout:
+            return "its tensors aren't those of the index"
+        if payload_digest(payload) != row.digest:
+            return "its content isn't what its name says"
+    except CorruptObjectError as error:
+        return str(error)
+    except OSError as error:
+        return f"it can't be read: {error.strerror or error}"
+    return None
+
+
+def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes]) -> Iterator[Finding]:
+    """Mark what is still wrong under the write lock; an object that was healed or swept meanwhile is no finding."""
+    if not bad and not good:
+        return iter(())
+    findings = []
+    with handle.index.write() as connection:
+        now = object_rows(connection, [row.digest for row, _ in bad])
+        wrong = []
+        for row, problem in bad:
+            current = now.get(row.digest)
+            gone = fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) is None
+            if current is None or (current.condemned and gone) or (current.stored_xxh3 != row.stored_xxh3):
+                continue
+            wrong.append(row.digest)
+            findings.append(Finding("object", row.digest.hex(), problem))
+        mark_damaged(connection, wrong)
+        mark_verified(connection, good)
+    return iter(findings)
+
+
+def _unsound_variants(handle: Handle) -> Iterator[Finding]:
+    after = 0
+    while True:
+        with handle.index.read() as connection:
+            rows = variants_after(connection, after, CHUNK)
+        if not rows:
+            return
+        after = max(row.id for _, row in rows)
+        for key, row in rows:
+            if not row.sound or not row.parts:
+                name = f"{key[0]} {key[1].hex()} {key[4] or 'full size'}"
+                yield Finding("variant", name, "its row doesn't match its checksum; the next build makes it again")
