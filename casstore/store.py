@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from casstore.core.handle import Handle
 from casstore.errors import AmbiguousResolutionError, MissError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.keys import Key
@@ -57,6 +56,8 @@ class Store:
 
     def __init__(self, path: Path, *, create: bool = False, durability: str | None = None) -> None:
         """See `casstore.open`."""
+        from casstore.core.handle import Handle  # brings SQLAlchemy, which nobody should pay for before a store opens
+
         self._handle = Handle(path, create=create, durability=durability)
 
     @property

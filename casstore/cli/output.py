@@ -14,8 +14,8 @@ SHOWN = 10  # findings that people see; --json has all
 
 
 def printable(text: str) -> str:
-    """A text that is safe to show: control characters and undecodable bytes become escapes."""
-    shown = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "replace").decode() for c in text)
+    """A text that is safe to show on one line: control characters and undecodable bytes become escapes."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -79,7 +79,7 @@ def seconds(value: float) -> str:
 
 def table(rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
     """Lines of aligned columns; those in `right` are right-aligned."""
-    cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
         return []
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]

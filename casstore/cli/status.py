@@ -60,6 +60,6 @@ def _show(found: Status) -> None:
 def _run(run: RunSummary) -> str:
     if run.finished_at is None:
         return f"begun {ago(run.started_at)}, never ended"
-    names = ("encoded", "hits", "failed", "left", "swept", "condemned")
-    told = ", ".join(f"{number(run.counts[name])} {name}" for name in names if run.counts.get(name))
+    words = {"encoded": "encoded", "hits": "reused", "failed": "failed", "left": "left", "swept": "swept"}
+    told = ", ".join(f"{number(run.counts[name])} {word}" for name, word in words.items() if run.counts.get(name))
     return f"{ago(run.finished_at)}: {told or 'nothing to do'}" + (f"; {run.error}" if run.error else "")

@@ -25,12 +25,19 @@ def canonical(value: Any, what: str = "value") -> str:
     Raises:
         UsageError: something in it has no canonical JSON form; the message names where it is.
     """
-    return _write(value, what, _number)
+    return _whole(value, what, _number)
 
 
 def exact(value: Any, what: str = "value") -> str:
     """Like `canonical`, but 1.0 stays 1.0, so that reading gives back the types that were written."""
-    return _write(value, what, _python_number)
+    return _whole(value, what, _python_number)
+
+
+def _whole(value: Any, what: str, number: Any) -> str:
+    try:
+        return _write(value, what, number)
+    except RecursionError:
+        raise UsageError(f"{what} contains itself, or is nested more deeply than anything meant") from None
 
 
 def _write(value: Any, where: str, number: Any) -> str:
@@ -58,7 +65,9 @@ def _write(value: Any, where: str, number: Any) -> str:
         return "[" + ",".join(_write(member, f"{where}[{i}]", number) for i, member in enumerate(value)) + "]"
     item = getattr(value, "item", None)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and callable(item):
-        return _write(item(), where, number)
+        plain = item()
+        if type(plain).__module__ != "numpy":
+            return _write(plain, where, number)
     raise UsageError(
         f"{where} is {value!r:.80}, a {type(value).__name__}, which JSON can't hold; "
         "use numbers, strings, lists or dicts"
@@ -80,13 +89,17 @@ def _string(value: str, where: str) -> str:
 def _python_number(value: int | float, where: str) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{where} is {value}, which JSON can't hold")
-    return repr(int(value)) if isinstance(value, int) else repr(float(value))
+    if isinstance(value, int):
+        if abs(value) >= 1 << 63:
+            raise UsageError(f"{where} is an integer beyond 64 bits; use a string")
+        return repr(int(value))
+    return repr(float(value))
 
 
 def _number(value: int | float, where: str) -> str:
     if isinstance(value, int):
         if abs(value) > LARGEST_INTEGER:
-            raise UsageError(f"{where} is {value}, beyond 2^53, where JSON numbers stop being exact; use a string")
+            raise UsageError(f"{where} is an integer beyond 2^53, where JSON numbers stop being exact; use a string")
         return repr(int(value))
     if not math.isfinite(value):
         raise UsageError(f"{where} is {value}, which JSON can't hold")

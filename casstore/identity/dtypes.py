@@ -57,6 +57,21 @@ NOT_IN_NUMPY = frozenset(name for name in ELEMENT_SIZE if name == "BF16" or name
 
 
 def dtype_name(value: object) -> str:
-    """The safetensors name of a dtype given as torch dtype, NumPy dtype or string; other strings stay as they are."""
-    text = str(value).removeprefix("torch.")
+    """The safetensors name of a dtype given as torch dtype, NumPy dtype or string; other strings stay as they are.
+
+    Raises:
+        TypeError: it is nothing of the kind.
+    """
+    if isinstance(value, str):
+        text = value
+    elif type(value).__module__ == "torch":
+        text = str(value).removeprefix("torch.")
+    else:
+        import numpy as np
+
+        if value is None or not (
+            isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
+        ):
+            raise TypeError(f"{value!r} isn't a dtype")
+        text = np.dtype(value).name
     return SAFETENSORS_NAME.get(text, text)

@@ -64,6 +64,10 @@ class Key:
         params: dict[str, Any] | None = None,
     ) -> Key:
         """The key of a content that is known already."""
+        if resolution is not None and not isinstance(resolution, str):
+            raise UsageError(
+                f"{resolution!r} isn't the resolution of a key; write 'HEIGHTxWIDTH', or None for full size"
+            )
         return cls(primary, recipe, resolution or resolutions.FULL, variation, canonical(params or {}, "params"))
 
     @classmethod
@@ -92,8 +96,8 @@ class Key:
         try:
             with open(place, "rb") as stream:
                 data = stream.read()
-        except OSError as error:
-            raise SourceNotFoundError(f"can't read {place}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+            raise SourceNotFoundError(f"can't read {place!r}: {error}") from error
         primary = Content("file", file_digest(data), len(data))
         return cls.content(primary, recipe, resolution=resolution, variation=variation, params=params)
 

@@ -86,12 +86,12 @@ class Recipe:
                 f"recipe {name!r}: the field {field!r} is reserved for a later version; choose another name"
             )
         callable_preprocess = preprocess if callable(preprocess) else None
-        if callable_preprocess is not None and not hasattr(callable_preprocess, "spec"):
+        if callable_preprocess is not None and getattr(callable_preprocess, "spec", None) is None:
             raise UsageError(f"recipe {name!r}: preprocess needs an attribute `spec` that says in JSON what it does")
         spec = {
             "name": name,
             "weights": weights,
-            "dtype": None if dtype is None else dtype_name(dtype),
+            "dtype": None if dtype is None else _dtype(name, dtype),
             "code": code,
             "preprocess": preprocess.spec if callable_preprocess is not None else preprocess,
             "seed": seed,
@@ -118,6 +118,13 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"Recipe({self.name!r}, {self.digest.hex()[:8]})"
+
+
+def _dtype(recipe: str, dtype: Any) -> str:
+    try:
+        return dtype_name(dtype)
+    except TypeError as error:
+        raise UsageError(f"recipe {recipe!r}: field 'dtype': {error}; write 'bfloat16' or torch.bfloat16") from None
 
 
 Encode = Callable[[list[Any]], Sequence[Mapping[str, Any]]]

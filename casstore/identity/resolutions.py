@@ -9,6 +9,7 @@ from functools import lru_cache
 from casstore.errors import UsageError
 
 QUANTUM = 64  # pixels; divisible by every stride and patch size of the common latent models
+LARGEST_TARGET = 16384  # pixels; its longest bucket has seven digits
 FULL = ""
 
 Resolution = int | str | None
@@ -37,7 +38,7 @@ def check(resolution: Resolution) -> Resolution:
     Raises:
         UsageError: it can't.
     """
-    if isinstance(resolution, str) and resolution.isascii() and resolution.isdigit():
+    if isinstance(resolution, str) and re.fullmatch("[0-9]{1,7}", resolution):
         resolution = int(resolution)
     if resolution is None:
         return None
@@ -56,8 +57,8 @@ def buckets(target: int) -> tuple[tuple[int, int], ...]:
 
     The short side s is 64, 128 ... <= target, the long side the largest multiple of 64 with s * long <= target^2.
     """
-    if not QUANTUM <= target <= 65536:
-        raise UsageError(f"a resolution of {target} isn't between {QUANTUM} and 65536 pixels")
+    if not QUANTUM <= target <= LARGEST_TARGET:
+        raise UsageError(f"a resolution of {target} isn't between {QUANTUM} and {LARGEST_TARGET} pixels")
     found = set()
     for short in range(QUANTUM, target + 1, QUANTUM):
         long = target * target // short // QUANTUM * QUANTUM

@@ -35,10 +35,28 @@ def weights_digest(weights: Any) -> str:
         tensor = state[name]
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"weights_digest: {name!r} is a {type(tensor).__name__}, not a tensor")
-        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        head = canonical([name, dtype_name(plain.dtype), list(plain.shape)]).encode()
+        data = tensor_bytes(f"weights_digest: {name!r}", tensor)
+        head = canonical([name, dtype_name(tensor.dtype), list(tensor.shape)]).encode()
         # Lengths in front keep a name's end from being taken for a tensor's beginning.
         hasher.update(len(head).to_bytes(8, "little") + head)
-        if plain.numel():
-            hasher.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        hasher.update(data.data)
     return hasher.hexdigest()
+
+
+def tensor_bytes(name: str, tensor: Any) -> Any:
+    """The elements of a torch tensor, row-major, as a uint8 NumPy array; shares the tensor's memory if it can.
+
+    Raises:
+        UsageError: it has no plain bytes (sparse, quantized, on the meta device); the message begins with `name`.
+    """
+    import torch
+
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
+        raise UsageError(f"{name} is {kind}; make it a plain dense tensor")
+    if tensor.device.type == "meta":
+        raise UsageError(f"{name} is on the meta device and has no data")
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    # Not reshape: a contiguous tensor may keep any stride along a side of length one, and view() minds.
+    flat = plain.as_strided((plain.numel(),), (1,), plain.storage_offset())
+    return flat.view(torch.uint8).numpy()

@@ -36,6 +36,7 @@ def run_query(index: Index, sql: str, parameters: Sequence[Any] = ()) -> Table:
         raw = connection.connection.driver_connection
         assert isinstance(raw, sqlite3.Connection)
         raw.set_authorizer(_authorize)
+        raw.text_factory = _text  # a path that isn't valid UTF-8 becomes text in the views
         try:
             cursor = raw.execute(sql, tuple(parameters))
             columns = tuple(part[0] for part in cursor.description or ())
@@ -53,9 +54,14 @@ def run_query(index: Index, sql: str, parameters: Sequence[Any] = ()) -> Table:
             raise
         finally:
             raw.set_authorizer(None)
+            raw.text_factory = str
     if not columns:
         raise UsageError(f"only SELECT is allowed here, and that isn't one: {sql!r:.200}")
     return Table(columns, rows)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _authorize(action: int, *_: object) -> int:

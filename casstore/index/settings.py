@@ -9,4 +9,4 @@ from casstore.index.tables import settings
 
 def read_settings(connection: Connection) -> dict[str, str]:
     """{key: value}"""
-    return dict(connection.execute(select(settings.c.key, settings.c.value)).tuples().all())
+    return {row.key: row.value for row in connection.execute(select(settings.c.key, settings.c.value))}

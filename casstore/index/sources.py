@@ -81,7 +81,7 @@ def _source(row: Sequence[object]) -> SourceRow:
 
 def known_roots(connection: Connection) -> dict[str, int]:
     """{path: id} of all roots."""
-    return dict(connection.execute(select(roots.c.path, roots.c.id)).tuples().all())
+    return {row.path: row.id for row in connection.execute(select(roots.c.path, roots.c.id))}
 
 
 def save_root(connection: Connection, path: str) -> int:
@@ -188,7 +188,7 @@ def _save_directories(connection: Connection, root_id: int, relpaths: set[str]) 
     for part in chunks(wanted):
         query = select(directories.c.relpath, directories.c.id)
         query = query.where(directories.c.root_id == root_id, directories.c.relpath.in_(part))
-        found.update(connection.execute(query).tuples().all())
+        found.update((row.relpath, row.id) for row in connection.execute(query))
     return found
 
 

@@ -43,8 +43,9 @@ RAW, ZSTD, FILL = 0, 1, 2
 WORTH_IT = 0.9  # a frame that saves less than a tenth is stored raw: reading it is then a copy
 
 _HEAD = struct.Struct("<II4sHHI32sQ")
-_ENTRY = struct.Struct("<QQBBB5xQQ")
+_ENTRY = struct.Struct("<QQBBB5sQQ")
 _TAIL = struct.Struct("<Q")
+_ZEROS = bytes(5)
 
 # Nearly pure Huffman: matches in an exponent plane cost ratio and time (prototype figures in docs/format.md).
 _HUFFMAN = zstandard.ZstdCompressionParameters(
@@ -87,7 +88,9 @@ def encode(layout: Layout, payload: Bytes, digest: bytes) -> list[bytes | memory
     def add(raw: Bytes, filter_: int, element: int, *, huffman: bool) -> None:
         compressed = _compressor(huffman).compress(raw.data)
         codec, chunk = (ZSTD, compressed) if len(compressed) <= WORTH_IT * len(raw) else (RAW, raw.data)
-        table.extend(_ENTRY.pack(len(chunk), len(raw), codec, filter_, element, 0, xxhash.xxh3_64_intdigest(chunk)))
+        table.extend(
+            _ENTRY.pack(len(chunk), len(raw), codec, filter_, element, _ZEROS, 0, xxhash.xxh3_64_intdigest(chunk))
+        )
         stored.append(chunk)
 
     head = len(layout.header)
@@ -168,10 +171,11 @@ def read_table(view: memoryview) -> tuple[list[Frame], bytes, int]:
         raise CorruptObjectError(f"the container claims {length:,} bytes")
     frames: list[Frame] = []
     start = end + _TAIL.size
-    for stored, raw, codec, filter_, element, parameter, checksum in _ENTRY.iter_unpack(view[_HEAD.size : end]):
+    for stored, raw, codec, filter_, element, zeros, parameter, checksum in _ENTRY.iter_unpack(view[_HEAD.size : end]):
         fill = codec == FILL
         if (
             codec > FILL
+            or zeros != _ZEROS
             or parameter
             or raw == 0
             or (raw > FRAME_LIMIT and not fill)

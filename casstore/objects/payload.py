@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -41,9 +41,12 @@ class Layout:
         Raises:
             UsageError: a name, dtype, rank or size that can't be stored.
         """
-        found = dict(sorted(tensors, key=lambda pair: (-ELEMENT_SIZE.get(pair[1].dtype, 0), pair[0])))
-        layout = cls(found)
-        problem = _problem(layout)
+        found = dict(tensors)
+        problem = _problem(found)
+        if problem:
+            raise UsageError(problem)
+        layout = cls({name: found[name] for name in sorted(found, key=lambda name: _place(name, found[name]))})
+        problem = _header_problem(layout)
         if problem:
             raise UsageError(problem)
         return layout
@@ -133,33 +136,44 @@ def _parse(text: str) -> Layout:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         sound, found = False, {}
+    if not sound or _problem(found) or list(found) != sorted(found, key=lambda name: _place(name, found[name])):
+        raise CorruptObjectError("the payload header isn't one that casstore writes")
     layout = Layout(found)
-    # Spelling it again and comparing checks order, spans, holes, metadata and white space in one step.
-    if not sound or _problem(layout) or layout.text != text or Layout.of(found.items()).text != text:
+    # Spelling it again and comparing checks spans, holes, metadata and white space in one step.
+    if layout.text != text or _header_problem(layout):
         raise CorruptObjectError("the payload header isn't one that casstore writes")
     return layout
 
 
-def _problem(layout: Layout) -> str | None:
-    tensors = layout.tensors
+def _place(name: str, info: TensorInfo) -> tuple[int, str]:
+    return -ELEMENT_SIZE[info.dtype], name
+
+
+def _problem(tensors: Mapping[str, TensorInfo]) -> str | None:
+    """Why these tensors can't be stored in one object, or None."""
     if not 0 < len(tensors) <= TENSOR_LIMIT:
         return f"an object holds 1 to {TENSOR_LIMIT} tensors, not {len(tensors)}"
     for name, info in tensors.items():
-        if not name:
-            return "a tensor's name is empty"
+        if not isinstance(name, str) or not name or name == "__metadata__":
+            return f"{name!r} can't be a tensor's name"
         try:
             name.encode()
         except UnicodeEncodeError:
             return f"the tensor name {name!r} isn't valid Unicode"
         if info.dtype not in ELEMENT_SIZE:
-            return (
-                f"tensor {name!r} has dtype {info.dtype}, which can't be stored; use one of {', '.join(ELEMENT_SIZE)}"
-            )
+            known = ", ".join(ELEMENT_SIZE)
+            return f"tensor {name!r} has dtype {info.dtype}, which can't be stored; use one of {known}"
         if len(info.shape) > RANK_LIMIT:
             return f"tensor {name!r} has {len(info.shape)} dimensions; {RANK_LIMIT} is the most"
+        if math.prod(max(size, 1) for size in info.shape) > PAYLOAD_LIMIT:
+            return f"tensor {name!r} has a shape beyond {PAYLOAD_LIMIT:,} elements"
     total = sum(nbytes(info) for info in tensors.values())
     if total > PAYLOAD_LIMIT:
         return f"the tensors take {total:,} bytes together; {PAYLOAD_LIMIT:,} is the most for one object"
+    return None
+
+
+def _header_problem(layout: Layout) -> str | None:
     if len(layout.header) > HEADER_LIMIT:
         return f"the tensor names are too long together; the header may take {HEADER_LIMIT:,} bytes"
     return None

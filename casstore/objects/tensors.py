@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from casstore.errors import CorruptObjectError, NonFiniteError, UsageError
 from casstore.identity.dtypes import ELEMENT_SIZE, FLOATS, NOT_IN_NUMPY, TORCH_NAME, dtype_name
+from casstore.identity.weights import tensor_bytes
 from casstore.model import TensorInfo
 from casstore.objects.payload import Layout
 from casstore.objects.planes import Bytes
@@ -134,24 +135,15 @@ def _slices(payload: Bytes, layout: Layout) -> list[tuple[str, TensorInfo, Bytes
 
 def _info_and_bytes(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
     if isinstance(value, np.ndarray):
-        short = dtype_name(value.dtype.newbyteorder("=").name)
-        if short not in ELEMENT_SIZE:
-            raise UsageError(f"tensor {name!r} has NumPy dtype {value.dtype}, which can't be stored")
-        plain = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
-        return TensorInfo(short, shape_of(value)), plain.reshape(-1).view(np.uint8)
+        short = dtype_name(value.dtype.name)
+        if short not in ELEMENT_SIZE or isinstance(value, np.ma.MaskedArray):
+            kind = type(value).__name__ if short in ELEMENT_SIZE else value.dtype
+            raise UsageError(f"tensor {name!r} is a NumPy {kind}, which can't be stored")
+        dtype = value.dtype.newbyteorder("<") if value.dtype.byteorder == ">" else value.dtype
+        return TensorInfo(short, shape_of(value)), np.ascontiguousarray(value, dtype).reshape(-1).view(np.uint8)
     if not is_tensor(value):
         raise UsageError(f"{name!r} is a {type(value).__name__}, not a tensor or an array")
-    import torch
-
     short = dtype_name(value.dtype)
-    if value.layout != torch.strided or value.is_quantized or short not in ELEMENT_SIZE:
-        kind = value.dtype if value.layout == torch.strided else value.layout
-        raise UsageError(f"tensor {name!r} is {kind}, which can't be stored; make it a plain dense tensor")
-    if value.device.type == "meta":
-        raise UsageError(f"tensor {name!r} is on the meta device and has no data")
-    plain_tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    info = TensorInfo(short, shape_of(value))
-    if not plain_tensor.numel():
-        return info, np.empty(0, np.uint8)
-    data: Bytes = plain_tensor.reshape(-1).view(torch.uint8).numpy()
-    return info, data
+    if short not in ELEMENT_SIZE:
+        raise UsageError(f"tensor {name!r} is {value.dtype}, which can't be stored; make it a plain dense tensor")
+    return TensorInfo(short, shape_of(value)), tensor_bytes(f"tensor {name!r}", value)

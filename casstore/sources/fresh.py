@@ -22,8 +22,8 @@ def content_of(handle: Handle, path: str | os.PathLike[str]) -> Content:
     place = os.path.abspath(os.fspath(path))
     try:
         state = Stat.of(os.stat(place))
-    except OSError as error:
-        raise SourceNotFoundError(f"can't read {place}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        raise SourceNotFoundError(f"can't read {place!r}: {error}") from error
     with handle.index.read() as connection:
         row = find_source(connection, place)
     if row is not None and row.settled and row.content is not None and row.stat == state:

@@ -20,7 +20,7 @@ from casstore.errors import PictureError
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 """Endings, in lower case, of files that a scan takes for pictures; what they are is decided by their content."""
 
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """What Pillow may decode for us: the common formats only, since each decoder is a place for faults."""
 
 ORIENTATION = 0x0112  # EXIF 2.3

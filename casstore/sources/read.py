@@ -35,14 +35,15 @@ def read_source(path: str) -> Source:
         SourceNotFoundError: it can't be read.
     """
     try:
-        with open(path, "rb", buffering=0) as stream:
+        # Not blocking: a named pipe would otherwise wait for its writer for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise SourceNotFoundError(f"can't read {path}: it isn't a regular file")
             data = stream.readall()
+    except SourceNotFoundError:
+        raise
     except OSError as error:
-        if isinstance(error, SourceNotFoundError):
-            raise
         raise SourceNotFoundError(f"can't read {path}: {error.strerror or error}") from error
     return Source(data, Stat.of(found), picture_content(data))
 

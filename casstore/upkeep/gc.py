@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 
@@ -29,6 +30,7 @@ CONDEMN_CHUNK = 500
 SWEEP_CHUNK = 200
 EVERYTHING = 1 << 62
 DEFAULT_GRACE_HOURS = 24.0
+_OWNER = re.compile("[0-9a-f]{16}")
 
 
 def collect(handle: Handle, *, yes: bool = False, grace_hours: float | None = None) -> GcReport:
@@ -117,7 +119,9 @@ def _dead_temps(handle: Handle, *, remove: bool) -> Iterator[int]:
     """Sizes of the temps of owners that live no more; their lock files go with them."""
     alive: dict[str, bool] = {}
     for name in os.listdir(handle.directory.tmp):
-        owner = name.partition("-")[0]
+        owner, _, rest = name.partition("-")
+        if not _OWNER.fullmatch(owner) or not rest.isdecimal():
+            continue  # not one of ours
         if owner not in alive:
             alive[owner] = _is_alive(handle, owner)
         path = os.path.join(handle.directory.tmp, name)
@@ -126,7 +130,7 @@ def _dead_temps(handle: Handle, *, remove: bool) -> Iterator[int]:
             if not remove or fsio.unlink(path):
                 yield size
     if remove:
-        for owner in os.listdir(handle.directory.owners):
+        for owner in filter(_OWNER.fullmatch, os.listdir(handle.directory.owners)):
             lock = FileLock(os.path.join(handle.directory.owners, owner))
             with contextlib.suppress(FileNotFoundError):
                 if lock.try_acquire(create=False):

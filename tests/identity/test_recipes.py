@@ -1,0 +1,168 @@
+"""Recipes: what belongs to their identity, what doesn't, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blake3 import blake3
+from kit import ROOT
+
+from casstore.errors import UsageError
+from casstore.identity.recipes import RESERVED, Recipe
+
+FIELDS: dict[str, Any] = {
+    "weights": "ab" * 32,
+    "dtype": "bfloat16",
+    "code": 1,
+    "preprocess": {"fit": "crop", "filter": "lanczos"},
+    "seed": 7,
+    "mode": "sample",
+}
+
+
+class Shrink:
+    """A preprocess step whose spec is whatever it is given."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+
+    def __call__(self, image: Any, size: tuple[int, int] | None) -> tuple[Any, dict[str, Any]]:
+        return image, {}
+
+
+def test_a_recipe_digest_is_blake3_of_its_canonical_fields() -> None:
+    """The digest is the derive-key BLAKE3 of the spec, and the spec is the canonical JSON of the binding fields."""
+    recipe = Recipe("vae", **FIELDS)
+    assert recipe.spec == (
+        '{"code":1,"dtype":"BF16","mode":"sample","name":"vae","preprocess":{"filter":"lanczos","fit":"crop"},'
+        f'"seed":7,"weights":"{"ab" * 32}"}}'
+    )
+    assert recipe.digest == blake3(recipe.spec.encode(), derive_key_context="casstore recipe 1").digest()
+
+
+def test_fields_that_are_none_are_not_in_the_spec() -> None:
+    """None means not given, also for further keywords, so that a new field never changes old digests."""
+    assert Recipe("vae", weights=None, seed=None, anything=None).spec == '{"name":"vae"}'
+
+
+def test_the_order_of_fields_does_not_matter() -> None:
+    """Recipes with the same fields in another order are equal, as are their hashes."""
+    one, other = Recipe("vae", **FIELDS), Recipe("vae", **dict(reversed(FIELDS.items())))
+    assert (one, hash(one), one.digest) == (other, hash(other), other.digest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "vae2"},
+        {"weights": "cd" * 32},
+        {"dtype": "float16"},
+        {"code": 2},
+        {"code": True},
+        {"code": "1"},
+        {"preprocess": {"fit": "crop", "filter": "box"}},
+        pytest.param({"preprocess": Shrink("half")}, id="a preprocess with a spec"),
+        {"seed": 8},
+        {"mode": "mean"},
+        {"further": 0},
+        *({name: None} for name in FIELDS),
+    ],
+    ids=str,
+)
+def test_every_binding_field_is_part_of_the_identity(change: dict[str, Any]) -> None:
+    """Changing, adding or leaving out a single field makes another recipe."""
+    one, other = Recipe("vae", **FIELDS), Recipe(**{"name": "vae", **FIELDS, **change})
+    assert one != other and one.digest != other.digest
+
+
+@pytest.mark.parametrize("stride", [8, {"latent": 8}])
+def test_the_stride_is_not_part_of_the_identity(stride: Any) -> None:
+    """A stride is only checked against: with and without it, it is the same recipe."""
+    assert Recipe("vae", stride=stride) == Recipe("vae")
+
+
+@pytest.mark.parametrize(("stride", "expected"), [(None, (None, None)), (8, (8, 8)), ({"latent": 8}, (8, None))])
+def test_a_stride_is_declared_for_all_tensors_or_by_name(stride: Any, expected: Any) -> None:
+    """`stride_of` gives a number to every tensor, a mapping only to those it names."""
+    recipe = Recipe("vae", stride=stride)
+    assert (recipe.stride_of("latent"), recipe.stride_of("mask")) == expected
+
+
+@pytest.mark.parametrize(
+    ("spellings", "short"),
+    [
+        (("bfloat16", "BF16", torch.bfloat16), "BF16"),
+        (("float32", "F32", torch.float32, np.dtype("float32"), np.dtype(">f4"), np.float32), "F32"),
+        (("float8_e4m3fn", torch.float8_e4m3fn), "F8_E4M3"),
+        (("mixed, fp8 weights",), "mixed, fp8 weights"),
+    ],
+)
+def test_a_dtype_has_one_spelling_in_the_spec(spellings: tuple[Any, ...], short: str) -> None:
+    """A dtype of torch, of NumPy, or its name in either all mean the same."""
+    assert {json.loads(Recipe("vae", dtype=dtype).spec)["dtype"] for dtype in spellings} == {short}
+
+
+@pytest.mark.parametrize("field", ["weights", "dtype", "code", "preprocess", "seed", "further"])
+def test_a_field_that_is_not_json_is_refused_by_name(field: str) -> None:
+    """A value without a stable JSON form is a UsageError that names recipe and field."""
+    with pytest.raises(UsageError, match=f"recipe 'vae': field '{field}'"):
+        Recipe("vae", **{field: object()})
+
+
+def test_what_is_not_json_inside_a_field_is_refused_by_place() -> None:
+    """The message leads to the member, however deep it is."""
+    with pytest.raises(UsageError, match=r"'preprocess'\.filter\[0\] is nan"):
+        Recipe("vae", preprocess={"filter": [float("nan")]})
+
+
+@pytest.mark.parametrize("field", sorted(RESERVED))
+def test_reserved_names_are_refused(field: str) -> None:
+    """A keyword that a later version gives a meaning can't be a free field now."""
+    with pytest.raises(UsageError, match=f"{field!r} is reserved"):
+        Recipe("vae", **{field: 1})
+
+
+@pytest.mark.parametrize("name", ["", None, 1])
+def test_a_recipe_needs_a_name(name: Any) -> None:
+    """An empty name, or one that is no string, is refused."""
+    with pytest.raises(UsageError, match="needs a name"):
+        Recipe(name)
+
+
+@pytest.mark.parametrize("step", [lambda image, size: (image, {}), Shrink(None)], ids=["no spec", "spec is None"])
+def test_a_preprocess_that_does_not_say_what_it_does_is_refused(step: Any) -> None:
+    """Work on the pixels without a spec would give other tensors under the identity of the untouched picture."""
+    with pytest.raises(UsageError, match="spec"):
+        Recipe("vae", preprocess=step)
+
+
+def test_a_preprocess_class_in_place_of_an_object_is_refused() -> None:
+    """A class has no spec of its own yet: forgetting the parentheses is an error."""
+    with pytest.raises(UsageError, match="spec"):
+        Recipe("vae", preprocess=Shrink)
+
+
+def test_a_callable_preprocess_is_kept_and_bound_by_its_spec() -> None:
+    """The object is handed on, and the identity is that of its spec as a plain value."""
+    step = Shrink({"to": "half"})
+    recipe = Recipe("vae", preprocess=step)
+    assert recipe.preprocess is step and recipe == Recipe("vae", preprocess={"to": "half"})
+    assert Recipe("vae", preprocess={"to": "half"}).preprocess is None
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4294967295"])
+def test_the_digest_is_the_same_in_every_process(seed: str) -> None:
+    """No hash randomisation reaches a digest."""
+    code = f"from casstore.identity.recipes import Recipe; print(Recipe('vae', **{FIELDS!r}).digest.hex())"
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert child.stdout.strip() == Recipe("vae", **FIELDS).digest.hex()
