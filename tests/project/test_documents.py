@@ -1,0 +1,97 @@
+"""What the documents say is what happens."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kit import ROOT, FakeEncoder, build, object_files, pictures
+
+import casstore
+from casstore.cli import COMMANDS
+from casstore.index.views import VIEWS
+
+FORMAT = (ROOT / "docs" / "format.md").read_text()
+SQL = (ROOT / "docs" / "sql.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a Markdown text in one language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_reader_in_the_documents_reads_an_object_without_casstore(store: casstore.Store, tmp_path: Path) -> None:
+    """The script of docs/format.md prints the tensors of a stored object, in a process that can't import casstore."""
+    key = casstore.Key.text("x", casstore.Recipe("r", code=1))
+    latent = np.arange(48, dtype=np.float32).reshape(3, 16) / 7
+    with store.batch() as batch:
+        batch.put(key, {"latent": latent, "mask": np.ones((4, 4), bool), "half": latent.astype(np.float16)})
+    script = tmp_path / "read.py"
+    script.write_text(
+        blocks(FORMAT, "python")[0].replace("import json", "import sys; sys.modules['casstore'] = None; import json")
+    )
+    (path,) = object_files(store.path)
+    told = subprocess.run(
+        [sys.executable, script, path], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert told == [
+        f"latent F32 [3, 16] {latent.reshape(-1)[:4].tolist()}",
+        f"half F16 [3, 16] {latent.astype(np.float16).reshape(-1)[:4].tolist()}",
+        "mask BOOL [4, 4] [True, True, True, True]",
+    ]
+
+
+def test_every_store_carries_the_reader(store: casstore.Store) -> None:
+    """CASSTORE.txt ends with the script of docs/format.md."""
+    assert Path(store.path, "CASSTORE.txt").read_text().endswith(blocks(FORMAT, "python")[0])
+    assert len(blocks(FORMAT, "python")[0].splitlines()) <= 32
+
+
+def test_the_sql_of_the_documents_runs(store: casstore.Store, tmp_path: Path) -> None:
+    """Every query in docs/sql.md and README.md is one that `casstore sql` takes."""
+    pictures(tmp_path / "photos", 3)
+    build(store, tmp_path / "photos", FakeEncoder())
+    queries = [part for block in blocks(SQL, "sql") for part in block.split(";") if part.strip()]
+    lines = [line for block in blocks((ROOT / "README.md").read_text(), "sh") for line in block.splitlines()]
+    queries += [shlex.split(line)[2] for line in lines if line.startswith("casstore sql")]
+    assert len(queries) >= 8
+    for query in queries:
+        store.sql(query)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_columns_of_a_view_are_documented(store: casstore.Store, view: str) -> None:
+    """docs/sql.md lists each view's columns, in order."""
+    row = next(line for line in SQL.splitlines() if line.startswith(f"| `{view}` |"))
+    told = re.sub(r" \([^)]*\)", "", row.split("|")[3]).strip().split(", ")
+    assert told == list(store.sql(f"SELECT * FROM {view}").columns)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_verb_is_documented_with_its_options(verb: str) -> None:
+    """docs/cli.md names every verb and each of its own options."""
+    from importlib import import_module
+
+    command = getattr(import_module(COMMANDS[verb][0]), f"{verb}_command")
+    row = next(line for line in (ROOT / "docs" / "cli.md").read_text().splitlines() if line.startswith(f"| `{verb}"))
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.name not in ("place", "as_json"):
+            assert parameter.opts[-1] in row
+
+
+def test_the_demo_encodes_what_it_should(tmp_path: Path) -> None:
+    """The demo checks its own counts (all, 0, 1, 0) on a folder with a duplicate and a broken file, and ends well."""
+    paths = pictures(tmp_path / "photos", 4, size=(80, 64))
+    (tmp_path / "photos" / "copy.png").write_bytes(paths[0].read_bytes())
+    (tmp_path / "photos" / "broken.jpg").write_bytes(b"no picture")
+    command = [sys.executable, ROOT / "scripts" / "demo.py", tmp_path, "photos"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"TMPDIR": str(tmp_path), "PATH": ""})
+    assert done.returncode == 0, done.stdout + done.stderr
+    encoded = re.findall(r"([0-9]+) encoded;", done.stdout)
+    assert encoded == ["4", "0", "1", "0"]
+    assert "Try next" in done.stdout
