@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -153,13 +154,14 @@ def filesystem_type(path: str) -> str:
     place = os.path.realpath(path)
     best, kind = "", ""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        with open("/proc/self/mountinfo", "rb") as lines:
             for line in lines:
-                before, _, after = line.partition(" - ")
-                point = before.split(" ")[4].encode("latin-1", "replace").decode("unicode_escape", "replace")
+                before, _, after = line.partition(b" - ")
+                octal = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), before.split(b" ")[4])
+                point = os.fsdecode(octal)  # blanks and the like stand there as octal escapes
                 inside = place == point or place.startswith(point.rstrip("/") + "/")
                 if inside and len(point) >= len(best):
-                    best, kind = point, after.split(" ", 1)[0]
+                    best, kind = point, after.split(b" ", 1)[0].decode()
     except OSError:
         return ""
     return kind

@@ -1,7 +1,7 @@
 """File locks (flock): no clocks, no stale files; a lock dies with the process that holds it.
 
-A lock belongs to an open file description, which a forked child shares. So the child may close what it inherited but
-must never unlock it: releasing here is always a close.
+A lock belongs to an open file description, which a forked child shares. So the child closes what it inherited, at once,
+and never unlocks it; only the process that took a lock unlocks it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class FileLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self._descriptor: int | None = None
+        self._pid = 0
 
     @property
     def held(self) -> bool:
@@ -64,7 +65,7 @@ class FileLock:
                 os.close(descriptor)
                 raise
             if self._still_named(descriptor):
-                self._descriptor = descriptor
+                self._descriptor, self._pid = descriptor, os.getpid()
                 _held.add(self)
                 return True
             os.close(descriptor)  # somebody removed the file between our open and our lock
@@ -87,9 +88,12 @@ class FileLock:
             wait = min(wait * 2, LONGEST_WAIT)
 
     def release(self) -> None:
-        """Give the lock back (by closing, never by unlocking); nothing happens if it isn't held."""
+        """Give the lock back; nothing happens if it isn't held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
+            if os.getpid() == self._pid:
+                # Closing alone isn't enough: a child that was forked at an unlucky moment may hold a copy.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _still_named(self, descriptor: int) -> bool:

@@ -19,4 +19,5 @@ else:
     if not store:
         raise SystemExit("which store? alembic -x store=DIR upgrade head, or set CASSTORE_STORE")
     with migrate.connect(store) as opened:
+        migrate.check_is_index(opened, store)
         migrate.run_revisions(context, opened)

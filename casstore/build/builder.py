@@ -200,7 +200,10 @@ class _Build:
             for decoded in batch:
                 self._fail(decoded.planned, error, key=decoded.item.key)
             if self.options.on_error == "raise":
-                raise
+                if isinstance(error, CasstoreError):
+                    raise
+                names = ", ".join(decoded.item.sample for decoded in batch)
+                raise EncoderError(f"the encoder failed on {names}: {type(error).__name__}: {error}") from error
             return
         encode_us = round((time.perf_counter() - started) * 1e6 / len(batch))
         for decoded, result in zip(batch, results, strict=True):

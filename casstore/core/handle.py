@@ -11,7 +11,7 @@ import tomllib
 
 from casstore import fsio
 from casstore.core.directory import INDEX, Directory, check_is_store
-from casstore.core.initialize import check_durability, create_store
+from casstore.core.initialize import DURABILITIES, check_durability, create_store
 from casstore.errors import CorruptStoreError, StoreBusyError, StoreIOError, UsageError
 from casstore.index.engine import BUSY_SECONDS, Index
 from casstore.index.settings import read_settings
@@ -55,23 +55,21 @@ class Handle:
         self._pid = 0
         self._closed = False
         self._ensure_process()
+        self.index = Index(self.directory.index, self.directory.lock("write"), "full")
         try:
-            index = Index(self.directory.index, self.directory.lock("write"), "full")
-            with index.read() as connection:
-                index.check_schema(connection)
-                settings = read_settings(connection)
+            settings = _read_settings(self.index)
             self.durability = settings["durability"]
             if durability not in (None, self.durability):
                 raise UsageError(
                     f"{place} was made with durability {self.durability!r}, which is fixed; open it without durability="
                 )
             if self.durability != "full":
-                index.close()
-                index = Index(self.directory.index, self.directory.lock("write"), self.durability)
+                self.index.close()
+                self.index = Index(self.directory.index, self.directory.lock("write"), self.durability)
         except BaseException:
+            self.index.close()
             self._release_locks()
             raise
-        self.index = index
         self.directory = Directory(place, int(settings["shard_hex"]))
         self._syncfs = self.durability == "full" and fsio.has_syncfs(place)
 
@@ -150,6 +148,21 @@ class Handle:
                 fsio.unlink(self._owner_lock.path)
         self._owner_lock.release()
         self._store_lock.release()
+
+
+def _read_settings(index: Index) -> dict[str, str]:
+    """The settings of a store, checked.
+
+    Raises:
+        NotAStoreError, StoreOutdatedError, StoreTooNewError
+        CorruptStoreError: they are missing or can't be meant.
+    """
+    with index.read() as connection:
+        index.check_schema(connection)
+        found = read_settings(connection)
+    if found.get("durability") not in DURABILITIES or found.get("shard_hex") not in ("2", "3"):
+        raise CorruptStoreError(f"{index.path} has lost its settings; put a copy of it back")
+    return found
 
 
 class Flusher:

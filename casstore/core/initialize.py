@@ -60,7 +60,11 @@ def create_store(path: str, durability: str = "full") -> None:
         return
     if os.path.ismount(path):
         raise UnsafePlaceError(f"{path} is a mount point; make the store in a folder inside it: {path}/cache")
-    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+    with fsio.errors_typed("look into", path):
+        taken = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
+    if taken:
+        if is_store(path):
+            return  # it appeared while we looked
         raise NotAStoreError(f"{path} exists and isn't an empty folder; nothing was changed. Choose another path")
     parent, name = os.path.split(path)
     with fsio.errors_typed("create", parent):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,7 +88,7 @@ def put_group(handle: Handle, items: Sequence[PutItem], run_id: int | None = Non
         return PutReport((), 0)
     handle.check_open()
     payloads = {item.result.payload.digest: item.result.payload for item in items}
-    present = _present(handle, list(payloads))
+    present = _present(handle, payloads)
     missing = [digest for digest in payloads if digest not in present]
     flush_failures = 0
     while True:
@@ -112,15 +112,16 @@ def put_group(handle: Handle, items: Sequence[PutItem], run_id: int | None = Non
             _unlink(temps)
 
 
-def _present(handle: Handle, digests: list[bytes]) -> set[bytes]:
+def _present(handle: Handle, payloads: Mapping[bytes, Payload]) -> set[bytes]:
     """Step 1: which objects need no staging, because a live row and a file of its size are there."""
     with handle.index.read() as connection:
-        rows = object_rows(connection, digests)
-    return {digest for digest, row in rows.items() if _is_there(handle, row)}
+        rows = object_rows(connection, list(payloads))
+    return {digest for digest, row in rows.items() if _is_there(handle, row, payloads[digest])}
 
 
-def _is_there(handle: Handle, row: ObjectRow) -> bool:
-    return row.live and fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) == row.stored_bytes
+def _is_there(handle: Handle, row: ObjectRow, payload: Payload) -> bool:
+    path = handle.directory.object(row.digest, container.SUFFIX)
+    return row.live and row.layout == payload.layout.text and fsio.size_of(path) == row.stored_bytes
 
 
 def _stage(handle: Handle, payloads: Sequence[Payload], temps: dict[bytes, _Temp]) -> None:
@@ -150,7 +151,7 @@ def _commit(
     outcomes: list[Outcome] = []
     new: list[NewVariant] = []
     replaced: list[int] = []
-    needed: list[bytes] = []
+    needed: dict[bytes, Payload] = {}
     with handle.index.write() as connection:
         stored = find_variants(connection, [item.key for item in items])
         rows = object_rows(connection, [item.result.payload.digest for item in items])
@@ -163,14 +164,14 @@ def _commit(
                 continue
             taken.add(item.key.digest)
             outcomes.append("stored")
-            needed.append(digest)
+            needed[digest] = item.result.payload
             if row is not None and row.sound and [part.object_digest for part in row.parts] == [digest]:
                 continue  # the same object heals, and with it everybody who refers to it
             if row is not None:
                 replaced.append(row.id)
             result = item.result
             new.append(NewVariant(item.key, digest, result.names, result.values, item.reason, item.encode_us))
-        made = _publish(handle, flusher, dict.fromkeys(needed), rows, temps)
+        made = _publish(handle, flusher, needed, rows, temps)
         save_objects(connection, made)
         save_variants(connection, new, replaced, run_id)
     return PutReport(tuple(outcomes), sum(o.stored_bytes for o in made))
@@ -191,15 +192,15 @@ def _can_be_served(handle: Handle, row: VariantRow) -> bool:
 def _publish(
     handle: Handle,
     flusher: Flusher,
-    digests: dict[bytes, None],
+    payloads: Mapping[bytes, Payload],
     rows: dict[bytes, ObjectRow],
     temps: dict[bytes, _Temp],
 ) -> list[NewObject]:
     """Make sure, under the write lock, that each object's final path holds what its row will say."""
     made = []
-    for digest in digests:
+    for digest, payload in payloads.items():
         row = rows.get(digest)
-        if row is not None and _is_there(handle, row):
+        if row is not None and _is_there(handle, row, payload):
             continue
         temp = temps.get(digest)
         if temp is None:
@@ -219,7 +220,8 @@ def quarantine(handle: Handle, digest: bytes) -> None:
     final = handle.directory.object(digest, container.SUFFIX)
     if fsio.size_of(final) is not None:
         kept = os.path.join(handle.directory.quarantine, f"{digest.hex()}-{time.time_ns()}{container.SUFFIX}")
-        fsio.link(final, kept)
+        if not fsio.link(final, kept):
+            fsio.rename(final, kept)
 
 
 def _unlink(temps: dict[bytes, _Temp]) -> None:

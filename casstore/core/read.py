@@ -29,13 +29,14 @@ def lookup(handle: Handle, keys: Sequence[Key]) -> list[Hit | Miss]:
     ]
 
 
-def load(handle: Handle, key: Key, *, as_numpy: bool = False) -> dict[str, Any]:
+def load(handle: Handle, key: Key, *, as_numpy: bool = False, again: bool = True) -> dict[str, Any]:
     """The tensors and values under a key, as the encoder returned them.
 
     Args:
         handle: the open store.
         key: what they are stored under.
         as_numpy: arrays instead of CPU torch tensors; torch isn't imported then.
+        again: look once more if what was read was damaged, but has been healed by the time that is to be noted.
 
     Raises:
         MissError: nothing is stored, or what is stored is damaged (which is noted, so that the next build heals it).
@@ -46,22 +47,27 @@ def load(handle: Handle, key: Key, *, as_numpy: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in row.parts:
         try:
-            layout, payload = read_object(handle, part.object_digest, part.stored_bytes)
-            if layout.text != part.layout:
-                raise CorruptObjectError("its layout isn't the one in the index")
+            layout, payload = read_object(handle, part.object_digest, part.stored_bytes, part.layout)
         except CorruptObjectError as error:
-            _note_damage(handle, part.object_digest)
+            if _note_damage(handle, part.object_digest) is False and again:
+                return load(handle, key, as_numpy=as_numpy, again=False)
             miss = Miss("damaged", f"object {part.object_digest.hex()}: {error}")
             raise _miss_error(key, miss) from error
         found |= to_numpy(payload, layout) if as_numpy else to_torch(payload, layout)
     return found | _values(row)
 
 
-def read_object(handle: Handle, digest: bytes, stored_bytes: int) -> tuple[Layout, Bytes]:
+def read_object(handle: Handle, digest: bytes, stored_bytes: int, expected: str) -> tuple[Layout, Bytes]:
     """The layout and payload of an object, checked against its checksums (not against BLAKE3).
 
     A mismatch is read twice before it is believed; a file that has gone is looked up once more, since gc or a heal may
     have moved it.
+
+    Args:
+        handle: the open store.
+        digest: which object.
+        stored_bytes: the size of its file, by the index.
+        expected: its layout, by the index, as JSON.
 
     Raises:
         CorruptObjectError: the file is missing, has another size, or its bytes are wrong.
@@ -72,7 +78,9 @@ def read_object(handle: Handle, digest: bytes, stored_bytes: int) -> tuple[Layou
             data = _read_file(path)
             if len(data) != stored_bytes:
                 raise CorruptObjectError(f"{path} has {len(data)} bytes, not {stored_bytes}")
-            layout, payload, _ = container.decode(data, digest)
+            layout, payload, _ = container.decode(data, digest, Layout.parse(expected).payload_nbytes)
+            if layout.text != expected:
+                raise CorruptObjectError("its layout isn't the one in the index")
             return layout, payload
         except CorruptObjectError as error:
             if attempt == 2:
@@ -127,9 +135,22 @@ def _miss_error(key: Key, miss: Miss) -> MissError:
     return MissError(f"nothing to serve for {key}: {miss}", miss)
 
 
-def _note_damage(handle: Handle, digest: bytes) -> None:
+def _note_damage(handle: Handle, digest: bytes) -> bool | None:
+    """Mark an object as damaged, unless it was healed or swept meanwhile.
+
+    Returns:
+        True if it is marked now, False if it is sound now, None if we may not write.
+    """
     try:
         with handle.index.write() as connection:
-            mark_damaged(connection, [digest])
+            row = object_rows(connection, [digest]).get(digest)
+            if row is None:
+                return False
+            try:
+                read_object(handle, digest, row.stored_bytes, row.layout)
+            except CorruptObjectError:
+                mark_damaged(connection, [digest])
+                return True
+            return False
     except StorePermissionError:
-        pass  # a reader without rights still reports the miss
+        return None  # a reader without rights still reports the miss

@@ -8,7 +8,7 @@ from typing import Any
 
 from casstore.errors import EncoderError, UsageError
 from casstore.identity import resolutions
-from casstore.identity.canonical import canonical, exact
+from casstore.identity.canonical import exact
 from casstore.identity.keys import Key
 from casstore.objects.tensors import Payload, check_finite, is_tensor, shape_of, to_payload
 
@@ -49,7 +49,7 @@ def check_result(
     """
     if not isinstance(result, Mapping):
         raise EncoderError(f"a result is a dict of tensors and values, not a {type(result).__name__}")
-    for name in result:
+    for name in (*result, *(values or {})):
         if not isinstance(name, str) or not name or "." in name:
             raise EncoderError(f"{name!r} can't be the name of a tensor or value: names are strings without '.'")
     tensors = {name: value for name, value in result.items() if is_tensor(value)}
@@ -71,7 +71,7 @@ def check_result(
         "tensors": {name: [info.dtype, len(info.shape)] for name, info in payload.layout.tensors.items()},
         "values": sorted(plain),
     }
-    return Result(payload, text, canonical(stamp))
+    return Result(payload, text, exact(stamp))
 
 
 def _check_shape(key: Key, name: str, shape: tuple[int, ...]) -> None:

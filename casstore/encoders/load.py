@@ -46,7 +46,7 @@ def load_encoder(name: str) -> Encoder:
             found = getattr(found, part)
         if isinstance(found, type) or not hasattr(found, "recipe"):
             found = found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"encoder {name!r} can't be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(getattr(found, "recipe", None), Recipe) or not callable(found):
         raise UsageError(f"encoder {name!r} is a {type(found).__name__} without a `recipe` or that can't be called")

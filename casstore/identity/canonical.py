@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from casstore.errors import UsageError
 
 LARGEST_INTEGER = 2**53  # beyond it a double, and so most JSON readers, can't tell neighbours apart
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How numbers and keys are spelled."""
+
+    number: Callable[[int | float, str], str]
+    key: Callable[[str], str]
 
 
 def canonical(value: Any, what: str = "value") -> str:
@@ -25,49 +34,49 @@ def canonical(value: Any, what: str = "value") -> str:
     Raises:
         UsageError: something in it has no canonical JSON form; the message names where it is.
     """
-    return _whole(value, what, _number)
+    return _whole(value, what, _Style(_number, lambda key: unicodedata.normalize("NFC", key)))
 
 
 def exact(value: Any, what: str = "value") -> str:
-    """Like `canonical`, but 1.0 stays 1.0, so that reading gives back the types that were written."""
-    return _whole(value, what, _python_number)
+    """Like `canonical`, but 1.0 stays 1.0 and keys stay as they are, so that reading gives back what was written."""
+    return _whole(value, what, _Style(_python_number, str))
 
 
-def _whole(value: Any, what: str, number: Any) -> str:
+def _whole(value: Any, what: str, style: _Style) -> str:
     try:
-        return _write(value, what, number)
+        return _write(value, what, style)
     except RecursionError:
         raise UsageError(f"{what} contains itself, or is nested more deeply than anything meant") from None
 
 
-def _write(value: Any, where: str, number: Any) -> str:
+def _write(value: Any, where: str, style: _Style) -> str:
     if value is None or value is True or value is False:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return _string(value, where)
     if isinstance(value, (int, float)):
-        return str(number(value, where))
+        return style.number(value, where)
     if isinstance(value, Mapping):
         members: dict[str, Any] = {}
         for key, member in value.items():
             if not isinstance(key, str):
                 raise UsageError(f"{where}: a key is {key!r}, a {type(key).__name__}; JSON keys are strings")
-            name = unicodedata.normalize("NFC", key)
+            name = style.key(key)
             if name in members:
                 raise UsageError(f"{where}: the key {name!r} stands there twice (once in another normal form)")
             members[name] = member
         parts = (
-            f"{_string(name, where)}:{_write(members[name], f'{where}.{name}', number)}"
+            f"{_string(name, where)}:{_write(members[name], f'{where}.{name}', style)}"
             for name in sorted(members, key=_utf16)
         )
         return "{" + ",".join(parts) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_write(member, f"{where}[{i}]", number) for i, member in enumerate(value)) + "]"
+        return "[" + ",".join(_write(member, f"{where}[{i}]", style) for i, member in enumerate(value)) + "]"
     item = getattr(value, "item", None)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and callable(item):
         plain = item()
         if type(plain).__module__ != "numpy":
-            return _write(plain, where, number)
+            return _write(plain, where, style)
     raise UsageError(
         f"{where} is {value!r:.80}, a {type(value).__name__}, which JSON can't hold; "
         "use numbers, strings, lists or dicts"

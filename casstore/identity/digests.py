@@ -37,4 +37,4 @@ def json_digest(context: str, value: Any, what: str = "value") -> bytes:
 
 def plain_digest(text: str) -> bytes:
     """BLAKE3 (32 bytes) of a text in UTF-8: the name of interned rows."""
-    return blake3(text.encode()).digest()
+    return blake3(text.encode("utf-8", "surrogateescape")).digest()

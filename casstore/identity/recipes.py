@@ -100,6 +100,9 @@ class Recipe:
         binding = {key: value for key, value in spec.items() if value is not None}
         for key, value in binding.items():
             canonical(value, f"recipe {name!r}: field {key!r}")
+        for pixels in stride.values() if isinstance(stride, Mapping) else [stride]:
+            if pixels is not None and (isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 1):
+                raise UsageError(f"recipe {name!r}: a stride counts pixels per element; {pixels!r} can't be meant")
         self.name = name
         self.spec = canonical(binding, f"recipe {name!r}")
         self.digest = json_digest(RECIPE_CONTEXT, binding)

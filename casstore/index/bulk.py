@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, or_, select
 from sqlalchemy.dialects.sqlite import insert
 
 T = TypeVar("T")
@@ -20,13 +20,19 @@ def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
         yield values[start : start + size]
 
 
+def storable(text: str | None) -> str | None:
+    """A message as SQLite can hold it: what isn't valid Unicode (a file name in it) becomes an escape."""
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
 def now_ms() -> int:
     """The time, in milliseconds UTC."""
     return time.time_ns() // 1_000_000
 
 
 def intern(connection: Connection, table: Table, rows: Mapping[bytes, Mapping[str, Any]]) -> dict[bytes, int]:
-    """The ids of rows that are named by their digest; rows that aren't there yet are inserted.
+    """The ids of rows that are named by their digest; rows that aren't there yet are inserted, and rows that don't say
+    what their digest stands for (a flipped bit) are mended.
 
     Args:
         table: has a unique column `digest`.
@@ -35,12 +41,16 @@ def intern(connection: Connection, table: Table, rows: Mapping[bytes, Mapping[st
     Returns:
         {digest: id}
     """
-    found = ids_of(connection, table, list(rows))
-    new = [{"digest": digest, **rows[digest]} for digest in rows if digest not in found]
-    if new:
-        connection.execute(insert(table), new)
-        found |= ids_of(connection, table, [row["digest"] for row in new])
-    return found
+    if not rows:
+        return {}
+    statement = insert(table)
+    names = [name for name in next(iter(rows.values())) if name != "created_at"]
+    differs = or_(*(table.c[name] != statement.excluded[name] for name in names))
+    statement = statement.on_conflict_do_update(
+        index_elements=["digest"], set_={name: statement.excluded[name] for name in names}, where=differs
+    )
+    connection.execute(statement, [{"digest": digest, **row} for digest, row in rows.items()])
+    return ids_of(connection, table, list(rows))
 
 
 def ids_of(connection: Connection, table: Table, digests: Sequence[bytes]) -> dict[bytes, int]:

@@ -7,6 +7,7 @@ drop the locks of this whole process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import threading
@@ -30,6 +31,7 @@ from casstore.errors import (
     StoreOutdatedError,
     StorePermissionError,
     StoreTooNewError,
+    UsageError,
 )
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.locks import FileLock
@@ -39,6 +41,9 @@ CLOSE_SECONDS = 1.0  # nobody waits longer than this for the closing checkpoint
 WAL_LIMIT = 16 << 20  # bytes of WAL after which a commit is followed by a checkpoint
 POOL_SIZE = 4
 
+# A flipped bit can make a text invalid. That is for the row's checksum to notice, not an error of the whole query; and
+# names that aren't UTF-8 become text in the views.
+_text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 _SYNCHRONOUS = {"full": 2, "off": 0}
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
 _inherited: list[Any] = []  # a forked child must neither use nor close these, so they are kept for ever
@@ -61,6 +66,9 @@ class Index:
         _live.add(self)
 
     def _start(self) -> None:
+        self._poisoned = False  # in a child that was forked inside a transaction
+        self._active: dict[int, int] = {}  # thread -> transactions it is in
+        self._gate = threading.Condition(threading.Lock())
         self._queue = threading.Lock()  # threads queue here, processes at the file lock
         self._file_lock = FileLock(self._write_lock_path)
         self._reader = self._engine(query_only=True)
@@ -94,14 +102,16 @@ class Index:
 
     def _connect(self) -> sqlite3.Connection:
         uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
+        connection.text_factory = _text
+        return connection
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: all statements of the block see the same state. Keep it short; take nothing lazy out."""
-        with self.errors(), self._reader.connect() as connection:
+        with self._in_transaction(), self.errors(), self._reader.connect() as connection:
             with connection.begin() as transaction:
                 yield connection
                 transaction.rollback()
@@ -114,7 +124,7 @@ class Index:
             StoreBusyError: another process held the lock for 30 s.
             StoreOutdatedError, StoreTooNewError: the store was upgraded meanwhile.
         """
-        with self.errors(), self._locked(BUSY_SECONDS):
+        with self._in_transaction(), self.errors(), self._locked(BUSY_SECONDS):
             with self._writer.connect() as connection:
                 with connection.begin():
                     self.check_schema(connection)
@@ -202,9 +212,45 @@ class Index:
             cursor.execute(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1000)}")
             cursor.close()
 
+    # -- forks -----------------------------------------------------------------------------------------------------
+    #
+    # SQLite keeps, per process and file, which locks the process holds. A child inherits that memory but not the locks:
+    # a connection that it opens then believes itself protected and isn't, and the parent may remove the WAL under it.
+    # So a fork waits for the transactions of other threads to end, and closes the connections before it happens.
+
+    @contextlib.contextmanager
+    def _in_transaction(self) -> Iterator[None]:
+        me = threading.get_ident()
+        with self._gate:
+            if self._poisoned:
+                raise UsageError(
+                    f"{self.path}: this process was forked inside a transaction; open the store again in the child"
+                )
+            self._active[me] = self._active.get(me, 0) + 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._active[me] -= 1
+                if not self._active[me]:
+                    del self._active[me]
+                    self._gate.notify_all()
+
+    def _before_fork(self) -> None:
+        self._gate.acquire()
+        me = threading.get_ident()
+        self._gate.wait_for(lambda: not self._active.keys() - {me}, BUSY_SECONDS)
+        if not self._active:
+            self._dispose()
+
+    def _after_fork_in_parent(self) -> None:
+        self._gate.release()
+
     def _after_fork_in_child(self) -> None:
-        _inherited.append((self._reader, self._writer, self._file_lock))
+        poisoned = bool(self._active)
+        _inherited.append((self._reader, self._writer, self._file_lock, self._gate))
         self._start()
+        self._poisoned = poisoned
 
 
 def _set_pragmas(raw: Any, pragmas: dict[str, int]) -> None:
@@ -241,9 +287,25 @@ def _typed(error: BaseException | None, path: str) -> CasstoreError:
     return StoreIOError(f"{text}. Check the disk, then try again")
 
 
+_forking: list[Index] = []  # those that were held when the fork began
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_live)
+    for index in _forking:
+        index._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for index in _forking:
+        index._after_fork_in_parent()
+    _forking.clear()
+
+
 def _after_fork_in_child() -> None:
-    for index in list(_live):
+    for index in _forking:
         index._after_fork_in_child()
+    _forking.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

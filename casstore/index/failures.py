@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.keys import Key
-from casstore.index.bulk import now_ms
+from casstore.index.bulk import now_ms, storable
 from casstore.index.tables import failures
 from casstore.index.variants import save_contents, save_recipes
 
@@ -49,7 +49,7 @@ def save_failures(connection: Connection, failed: Sequence[tuple[Key, str, str]]
                 "variation": key.variation,
                 "params": key.params,
                 "error_type": error_type,
-                "message": message[:MESSAGE_LIMIT],
+                "message": storable(message[:MESSAGE_LIMIT]),
                 "attempts": 1,
                 "last_at": now_ms(),
             }

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine, event
 
-from casstore.errors import NotAStoreError
+from casstore.errors import NotAStoreError, StoreTooNewError
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.index.views import VIEWS
 
@@ -71,6 +71,22 @@ def run_revisions(context: Any, connection: Connection) -> None:
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
         if broken:
             raise RuntimeError(f"the upgrade would leave {len(broken)} rows without their parent; nothing was changed")
+
+
+def check_is_index(connection: Connection, store: str) -> None:
+    """Refuse an index that isn't casstore's, or is newer than we know; nothing is changed then.
+
+    Raises:
+        NotAStoreError, StoreTooNewError
+    """
+    path = os.path.join(store, INDEX_NAME)
+    application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    schema = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    connection.rollback()
+    if application != APPLICATION_ID:
+        raise NotAStoreError(f"{path} isn't the index of a casstore store; nothing was changed")
+    if schema > SCHEMA:
+        raise StoreTooNewError(f"{path} has schema {schema}, this casstore knows {SCHEMA}; nothing was changed")
 
 
 def upgrade(store: str, *, create: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -15,7 +16,12 @@ from casstore.index.tables import layouts, objects, signed
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """An object as the index knows it. `live`: neither condemned nor damaged."""
+    """An object as the index knows it.
+
+    Attributes:
+        sound: its layout is what the layout's digest stands for.
+        live: neither condemned nor damaged, and sound.
+    """
 
     id: int
     digest: bytes
@@ -26,10 +32,11 @@ class ObjectRow:
     layout: str
     condemned: bool
     damaged: bool
+    sound: bool
 
     @property
     def live(self) -> bool:
-        return not (self.condemned or self.damaged)
+        return self.sound and not (self.condemned or self.damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ _COLUMNS = (
     layouts.c.tensors,
     objects.c.condemned_at.is_not(None),
     objects.c.damaged_at.is_not(None),
+    layouts.c.digest,
 )
 
 
@@ -82,7 +90,9 @@ def save_objects(connection: Connection, new: Sequence[NewObject]) -> None:
         {plain_digest(o.layout): {"nbytes": o.payload_bytes, "tensors": o.layout} for o in new},
     )
     statement = insert(objects)
-    fresh = {name: statement.excluded[name] for name in ("codec", "stored_bytes", "stored_xxh3", "created_at")}
+    fresh = {
+        name: statement.excluded[name] for name in ("codec", "layout_id", "stored_bytes", "stored_xxh3", "created_at")
+    }
     statement = statement.on_conflict_do_update(
         index_elements=["digest"], set_={**fresh, "condemned_at": None, "damaged_at": None, "verified_at": None}
     )
@@ -120,6 +130,7 @@ def count_objects(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(objects)).scalar_one())
 
 
-def _row(row: Sequence[object]) -> ObjectRow:
-    id_, digest, codec, stored, xxh3, nbytes, tensors, condemned, damaged = row
-    return ObjectRow(id_, digest, codec, stored, xxh3, nbytes, tensors, bool(condemned), bool(damaged))  # type: ignore[arg-type]
+def _row(row: Sequence[Any]) -> ObjectRow:
+    id_, digest, codec, stored, xxh3, nbytes, tensors, condemned, damaged, layout_digest = row
+    sound = plain_digest(tensors) == layout_digest
+    return ObjectRow(id_, digest, codec, stored, xxh3, nbytes, tensors, bool(condemned), bool(damaged), sound)

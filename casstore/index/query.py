@@ -36,8 +36,8 @@ def run_query(index: Index, sql: str, parameters: Sequence[Any] = ()) -> Table:
         raw = connection.connection.driver_connection
         assert isinstance(raw, sqlite3.Connection)
         raw.set_authorizer(_authorize)
-        raw.text_factory = _text  # a path that isn't valid UTF-8 becomes text in the views
         try:
+            sql.encode()
             cursor = raw.execute(sql, tuple(parameters))
             columns = tuple(part[0] for part in cursor.description or ())
             rows = [tuple(v.hex() if isinstance(v, bytes) else v for v in row) for row in cursor.fetchall()]
@@ -52,16 +52,13 @@ def run_query(index: Index, sql: str, parameters: Sequence[Any] = ()) -> Table:
                     "tables and views"
                 ) from error
             raise
+        except UnicodeEncodeError as error:
+            raise UsageError(f"that isn't valid Unicode: {sql!r:.200}") from error
         finally:
             raw.set_authorizer(None)
-            raw.text_factory = str
     if not columns:
         raise UsageError(f"only SELECT is allowed here, and that isn't one: {sql!r:.200}")
     return Table(columns, rows)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
 
 
 def _authorize(action: int, *_: object) -> int:

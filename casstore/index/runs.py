@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.index.bulk import now_ms
+from casstore.index.bulk import now_ms, storable
 from casstore.index.tables import runs
 from casstore.model import RunSummary
 
@@ -25,7 +25,7 @@ def finish_run(
     connection: Connection, run_id: int, counts: Mapping[str, Any], nbytes: int, error: str | None = None
 ) -> None:
     """Note how it ended."""
-    values = {"finished_at": now_ms(), "counts": json.dumps(counts), "bytes": nbytes, "error": error}
+    values = {"finished_at": now_ms(), "counts": json.dumps(counts), "bytes": nbytes, "error": storable(error)}
     connection.execute(update(runs).where(runs.c.id == run_id).values(values))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.index.bulk import chunks, now_ms
+from casstore.index.bulk import chunks, now_ms, storable
 from casstore.index.tables import directories, hashes, roots, signed, source_contents, sources
 from casstore.index.variants import save_contents
 from casstore.model import Content
@@ -158,7 +158,7 @@ def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource
                 "st_ino": s.stat.inode,
                 "settled": int(s.settled),
                 "missing_since": None,
-                "error": s.error,
+                "error": storable(s.error),
             }
             for s in seen
         ],

@@ -94,15 +94,8 @@ def checksum(key: Identity, values: bytes | None, parts: Iterable[tuple[bytes, b
     """
     kind, content, inputs, recipe, resolution, variation, params = key
     hasher = xxhash.xxh3_64()
-    for piece in (
-        kind.encode(),
-        content,
-        inputs,
-        recipe,
-        resolution.encode(),
-        str(variation).encode(),
-        params.encode(),
-    ):
+    pieces = (kind, content, inputs, recipe, resolution, str(variation), params)
+    for piece in (p if isinstance(p, bytes) else p.encode("utf-8", "surrogateescape") for p in pieces):
         hasher.update(struct.pack("<I", len(piece)) + piece)
     hasher.update(values or bytes(32))
     for part in parts:
@@ -179,11 +172,15 @@ def _collect(connection: Connection, query: Select[Any]) -> Iterable[tuple[Ident
         parts = []
         sound = data is None or plain_digest(data) == values_digest
         for *_, object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged in group:
-            if object_digest is not None:  # a variant without parts is a row that lost them
+            if None in (object_digest, stamp, inputs, layout):
+                sound = False  # a row that lost what it points to
+            else:
                 sound = sound and plain_digest(layout) == layout_digest
                 parts.append(PartRow(object_digest, stamp, inputs, layout, stored, bool(condemned), bool(damaged)))
-        meant = checksum(key, values_digest, ((p.object_digest, p.stamp_digest, p.inputs_digest) for p in parts))
-        yield key, VariantRow(id_, data, tuple(parts), sound and told == meant)
+        sound = sound and told == checksum(
+            key, values_digest, ((p.object_digest, p.stamp_digest, p.inputs_digest) for p in parts)
+        )
+        yield key, VariantRow(id_, data, tuple(parts), sound)
 
 
 def save_contents(connection: Connection, contents: Iterable[Content]) -> dict[tuple[str, bytes], int]:

@@ -111,12 +111,15 @@ def encode(layout: Layout, payload: Bytes, digest: bytes) -> list[bytes | memory
     return [front[:8], checked, _TAIL.pack(xxhash.xxh3_64_intdigest(checked)), *stored]
 
 
-def decode(data: bytes | memoryview, digest: bytes | None = None) -> tuple[Layout, Bytes, bytes]:
+def decode(
+    data: bytes | memoryview, digest: bytes | None = None, payload_nbytes: int | None = None
+) -> tuple[Layout, Bytes, bytes]:
     """The payload of a container; every checksum is compared, BLAKE3 is not (see `verify`).
 
     Args:
         data: the whole file.
         digest: what the object is called; None: whatever the container says.
+        payload_nbytes: how long its payload is, where that is known: a fill can stand for much more than it takes.
 
     Returns:
         Layout, payload (uint8, owning its memory), digest.
@@ -128,6 +131,8 @@ def decode(data: bytes | memoryview, digest: bytes | None = None) -> tuple[Layou
     frames, named, length = read_table(view)
     if digest is not None and named != digest:
         raise CorruptObjectError(f"the file holds object {named.hex()}, not {digest.hex()}")
+    if payload_nbytes is not None and length != payload_nbytes:
+        raise CorruptObjectError(f"the payload has {length} bytes, not {payload_nbytes}")
     first = frames[0]
     if first.filter or first.raw > HEADER_LIMIT:
         raise CorruptObjectError("the first frame isn't a payload header")

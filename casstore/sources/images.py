@@ -8,12 +8,11 @@ profiles are ignored; a truncated file is refused.
 from __future__ import annotations
 
 import io
-import struct
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from casstore.errors import PictureError
 
@@ -26,21 +25,16 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 ORIENTATION = 0x0112  # EXIF 2.3
 BACKGROUND = (255, 255, 255)
 
-# What Pillow raises for files that are broken in one way or another.
-_BROKEN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    IndexError,
-    KeyError,
-    TypeError,
-    OverflowError,
-    EOFError,
-    MemoryError,
-    struct.error,
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-)
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture of each EXIF orientation upright."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +58,13 @@ def read_header(data: bytes) -> Header:
             width, height = image.size
             if width < 1 or height < 1:
                 raise PictureError(f"the picture has no pixels ({width} x {height})")
-            return Header(width, height, _orientation(image), _note(image))
+            orientation = _orientation(image)
+            if image.format == "TIFF" and orientation >= 5:
+                width, height = height, width  # Pillow tells the size of a TIFF as it will be after its own turning
+            return Header(width, height, orientation, _note(image))
     except PictureError:
         raise
-    except _BROKEN as error:
+    except Exception as error:  # decoders raise almost anything on broken files
         raise PictureError(_reason(data, error)) from error
 
 
@@ -81,14 +78,15 @@ def decode(data: bytes) -> Image.Image:
         raise PictureError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES is set, which would make pictures up; unset it")
     try:
         with _open(data) as image:
+            orientation = _orientation(image)  # before loading, as read_header does
             image.load()
-            orientation = _orientation(image)
-            upright: Image.Image = image if orientation == 1 else ImageOps.exif_transpose(image) or image
-            found = _to_rgb(upright)
+            found = _to_rgb(image)
+            if orientation in _UPRIGHT and image.format != "TIFF":  # Pillow turns a TIFF when it loads it
+                return found.transpose(_UPRIGHT[orientation])
             return found.copy() if found is image else found
     except PictureError:
         raise
-    except _BROKEN as error:
+    except Exception as error:
         raise PictureError(_reason(data, error)) from error
 
 
@@ -97,6 +95,8 @@ def _open(data: bytes) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # getexif would decode the whole picture to look behind its pixels
     found = image.getexif().get(ORIENTATION, 1)
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
@@ -109,12 +109,19 @@ def _is_16_bit(image: Image.Image) -> bool:
     return image.mode.startswith("I")
 
 
+def _is_16_bit_colour(image: Image.Image) -> bool:
+    tiles = getattr(image, "tile", [])
+    return image.format == "PNG" and any(";16" in str(tile[3]) for tile in tiles) and not _is_16_bit(image)
+
+
 def _note(image: Image.Image) -> str:
     notes = []
     if getattr(image, "is_animated", False) and image.format != "MPO":
         notes.append(f"animation, the first of {getattr(image, 'n_frames', 2)} frames is taken")
     if _is_16_bit(image):
         notes.append("16 bits per pixel, divided by 257")
+    if _is_16_bit_colour(image):
+        notes.append("16 bits per channel, of which the higher 8 are taken")
     if _has_alpha(image):
         notes.append("alpha, composited on white")
     if image.mode in ("CMYK", "YCbCr", "LAB", "HSV", "F"):

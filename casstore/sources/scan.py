@@ -46,7 +46,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """All files with the wanted endings; the directories that were listed, and those that couldn't be."""
+    """All files with the wanted endings; the directories that were listed, and those that weren't entered."""
 
     found: list[_Found]
     listed: set[str]
@@ -137,13 +137,14 @@ def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
     listed: set[str] = set()
     failed: set[str] = set()
     visited: set[tuple[int, int]] = set()
-    pending = [inside]
-    while pending:
-        relpath = pending.pop()
+    pending, links = [inside], list[str]()
+    while pending or links:
+        relpath = pending.pop() if pending else links.pop()  # a folder is known by its own name before that of a link
         place = os.path.join(root, relpath) if relpath else root
         try:
             identity = os.stat(place)
             if (identity.st_dev, identity.st_ino) in visited or (relpath and is_store(place)):
+                failed.add(relpath)
                 continue
             visited.add((identity.st_dev, identity.st_ino))
             with os.scandir(place) as entries:
@@ -156,7 +157,7 @@ def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
             if entry.name.startswith("."):
                 continue
             if _is_directory(entry):
-                pending.append(os.path.join(relpath, entry.name))
+                (links if entry.is_symlink() else pending).append(os.path.join(relpath, entry.name))
             elif entry.name.lower().endswith(extensions):
                 found.append(_look(relpath, entry))
     return _Listing(found, listed, failed)
