@@ -9,10 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
+import socket
+import sys
 import time
 import weakref
 from collections.abc import Callable
+from functools import cache
 
 from casstore import fsio
 from casstore.errors import StoreBusyError
@@ -21,6 +25,7 @@ FIRST_WAIT = 0.0005  # seconds; waits grow to LONGEST_WAIT, so that a queue of w
 LONGEST_WAIT = 0.010
 
 
+NOTE_LIMIT = 4096  # bytes
 _held: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
@@ -31,6 +36,7 @@ class FileLock:
         self.path = path
         self._descriptor: int | None = None
         self._pid = 0
+        self._noted = False
 
     @property
     def held(self) -> bool:
@@ -87,11 +93,32 @@ class FileLock:
             time.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT)
 
+    def write_note(self) -> None:
+        """Leave a note of who holds the lock, for whoever has to wait for it; `release` takes it away."""
+        if self._descriptor is not None:
+            now = time.time_ns() // 1_000_000
+            text = json.dumps({"pid": os.getpid(), "host": _host(), "command": _command(), "since": now})
+            self._noted = True
+            os.pwrite(self._descriptor, text.encode("ascii") + b"\n", 0)
+
+    def holder(self) -> str:
+        """Who holds the lock, in words: from the note, as far as there is one."""
+        try:
+            with open(self.path, "rb") as stream:
+                note = json.loads(stream.readline(NOTE_LIMIT))
+            since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(note["since"] / 1000))
+            return f"process {note['pid']:d} on {note['host']} ({note['command']}), since {since}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
     def release(self) -> None:
         """Give the lock back; nothing happens if it isn't held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             if os.getpid() == self._pid:
+                if self._noted:
+                    self._noted = False
+                    os.ftruncate(descriptor, 0)
                 # Closing alone isn't enough: a child that was forked at an unlucky moment may hold a copy.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
@@ -101,6 +128,16 @@ class FileLock:
             named, ours = os.stat(self.path), os.fstat(descriptor)
             return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)
         return False
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+@cache
+def _command() -> str:
+    return " ".join(sys.argv)[:200] or sys.executable
 
 
 def _close_inherited() -> None:

@@ -82,6 +82,10 @@ class Store:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
+        """A store travels to another process as its path, and is opened anew there."""
+        return open, (self.path,)
+
     def __repr__(self) -> str:
         return f"<casstore.Store {self.path}>"
 

@@ -182,20 +182,22 @@ class Index:
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
         if not self._queue.acquire(timeout=seconds):
-            raise self._busy()
+            raise StoreBusyError(
+                f"{self.path}: another thread of this process has held the index for {seconds:.0f} s; try again later"
+            )
         try:
-            self._file_lock.acquire(seconds, on_busy=self._busy)
+            self._file_lock.acquire(seconds, on_busy=lambda: self._busy(seconds))
             try:
+                self._file_lock.write_note()
                 yield
             finally:
                 self._file_lock.release()
         finally:
             self._queue.release()
 
-    def _busy(self) -> StoreBusyError:
-        return StoreBusyError(
-            f"{self.path}: another writer has held the index for {BUSY_SECONDS:.0f} s; try again later"
-        )
+    def _busy(self, seconds: float) -> StoreBusyError:
+        who = self._file_lock.holder()
+        return StoreBusyError(f"{self.path} is locked by {who}; waited {seconds:.0f} s. Try again when it is done")
 
     def _wal_bytes(self) -> int:
         return fsio.size_of(self.path + "-wal") or 0
