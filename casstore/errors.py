@@ -12,6 +12,8 @@
     ├── CorruptStoreError                            8   the index can't be read
     ├── CorruptObjectError                           8   an object's bytes aren't what they were
     ├── StorePermissionError (PermissionError)       9   the system doesn't let us
+    │   └── StoreReadOnlyError                               the store was opened where it can only be read
+    ├── StoreChangedError                            5   a store that can only be read is being written by its owner
     ├── StoreIOError (OSError)                       1   any other failure of the file system
     ├── MissError (KeyError)                         1   nothing is stored under the key; carries the Miss
     ├── SourceNotFoundError (FileNotFoundError)      1   the file that was asked for isn't there
@@ -104,6 +106,16 @@ class StorePermissionError(CasstoreError, PermissionError):
     """The operating system refuses the access."""
 
     exit_code = 9
+
+
+class StoreReadOnlyError(StorePermissionError):
+    """The store can only be read here: a read-only mount, or a folder that this user can't write."""
+
+
+class StoreChangedError(CasstoreError):
+    """A store that can only be read here is being written by its owner, so that no state of it can be read."""
+
+    exit_code = 5
 
 
 class StoreIOError(CasstoreError, OSError):

@@ -149,12 +149,15 @@ def has_syncfs(path: str) -> bool:
     return release >= (5, 8) and filesystem_type(path) in SYNCFS_FILESYSTEMS
 
 
+MOUNT_TABLE = "/proc/self/mountinfo"
+
+
 def filesystem_type(path: str) -> str:
     """The type of the mount that holds `path` ("ext4"), or "" where that isn't known."""
     place = os.path.realpath(path)
     best, kind = "", ""
     try:
-        with open("/proc/self/mountinfo", "rb") as lines:
+        with open(MOUNT_TABLE, "rb") as lines:
             for line in lines:
                 before, _, after = line.partition(b" - ")
                 octal = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), before.split(b" ")[4])

@@ -35,7 +35,12 @@ THE_ONLY_ONE: Final = _TheOnlyOne()
 Wanted = resolutions.Resolution | _TheOnlyOne
 
 
-def open(path: Path, create: bool = False, durability: Literal["full", "off"] | None = None) -> Store:
+def open(
+    path: Path,
+    create: bool = False,
+    durability: Literal["full", "off"] | None = None,
+    unsafe_filesystem: bool = False,
+) -> Store:
     """Open a store.
 
     Args:
@@ -43,22 +48,29 @@ def open(path: Path, create: bool = False, durability: Literal["full", "off"] | 
         create: make it if there is none.
         durability: for a new store: "full" (the default): what was acknowledged survives a power cut; "off": it
             survives a crash of the process only. Fixed from then on; for an existing store None or the same.
+        unsafe_filesystem: write on a network or unknown file system as well, where SQLite's locks can't be trusted.
+
+    A store that can't be written here (a read-only mount, another user's folder, an unsafe file system) is opened for
+    reading; writing raises StoreReadOnlyError or UnsafePlaceError at once.
 
     Raises:
         NotAStoreError, StoreOutdatedError, StoreTooNewError, StoreBusyError, UnsafePlaceError, CorruptStoreError,
         StorePermissionError
     """
-    return Store(path, create=create, durability=durability)
+    return Store(path, create=create, durability=durability, unsafe_filesystem=unsafe_filesystem)
 
 
 class Store:
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
-    def __init__(self, path: Path, *, create: bool = False, durability: str | None = None) -> None:
+    def __init__(
+        self, path: Path, *, create: bool = False, durability: str | None = None, unsafe_filesystem: bool = False
+    ) -> None:
         """See `casstore.open`."""
         from casstore.core.handle import Handle  # brings SQLAlchemy, which nobody should pay for before a store opens
 
-        self._handle = Handle(path, create=create, durability=durability)
+        self._handle = Handle(path, create=create, durability=durability, unsafe_filesystem=unsafe_filesystem)
+        self._unsafe_filesystem = unsafe_filesystem
 
     @property
     def path(self) -> str:
@@ -82,9 +94,14 @@ class Store:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
-        """A store travels to another process as its path, and is opened anew there."""
-        return open, (self.path,)
+    @property
+    def read_only(self) -> bool:
+        """Whether the store can only be read here."""
+        return self._handle.read_only
+
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[Any, ...]]:
+        """A store travels to another process as its path and options, and is opened anew there."""
+        return open, (self.path, False, None, self._unsafe_filesystem)
 
     def __repr__(self) -> str:
         return f"<casstore.Store {self.path}>"
@@ -128,8 +145,9 @@ class Store:
                 picture's; "HxW": this one; None: the full size.
         """
         from casstore.build.plan import make_plan
+        from casstore.index.readonly import retried
 
-        return make_plan(self._handle, inputs, recipe, resolution)
+        return retried(lambda: make_plan(self._handle, inputs, recipe, resolution))
 
     def build(
         self,
@@ -209,8 +227,9 @@ class Store:
     def lookup(self, key: Key) -> Hit | Miss:
         """What is known of a key; opens no object."""
         from casstore.core.read import lookup
+        from casstore.index.readonly import retried
 
-        return lookup(self._handle, [key])[0]
+        return retried(lambda: lookup(self._handle, [key])[0])
 
     def get(
         self,
@@ -234,8 +253,9 @@ class Store:
             AmbiguousResolutionError: several resolutions are stored and none was given.
         """
         from casstore.core.read import load
+        from casstore.index.readonly import retried
 
-        return load(self._handle, self._key(what, recipe, resolution), as_numpy=as_numpy)
+        return retried(lambda: load(self._handle, self._key(what, recipe, resolution), as_numpy=as_numpy))
 
     def get_or_encode(
         self,
@@ -258,8 +278,9 @@ class Store:
         from casstore.core.results import check_result
 
         try:
-            return load(self._handle, key, as_numpy=as_numpy)
+            return self.get(key, as_numpy=as_numpy)
         except MissError as error:
+            self._handle.check_writable()
             reason = error.miss.reason if error.miss is not None else "new"
         started = time.perf_counter()
         made = fn()
@@ -293,9 +314,10 @@ class Store:
 
     def status(self) -> Status:
         """What the store holds, in numbers."""
+        from casstore.index.readonly import retried
         from casstore.upkeep.status import status
 
-        return status(self._handle)
+        return retried(lambda: status(self._handle))
 
     def verify(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> VerifyReport:
         """Check rows against files; with `deep` read, decode and hash everything. Damage is noted, nothing is moved."""
@@ -317,9 +339,23 @@ class Store:
     def sql(self, query: str, parameters: Sequence[Any] = ()) -> Table:
         """The rows of one SELECT over the index; docs/sql.md has the views. Nothing can be changed by it."""
         from casstore.index.query import run_query
+        from casstore.index.readonly import retried
 
         self._handle.check_open()
-        return run_query(self._handle.index, query, parameters)
+        return retried(lambda: run_query(self._handle.index, query, parameters))
+
+    def copy_index(self, path: Path) -> None:
+        """Write a copy of the index, in one state, to a file that doesn't exist yet: for DuckDB, datasette, pandas.
+
+        Raises:
+            UsageError: the file exists.
+            NoSpaceError, StorePermissionError, StoreIOError
+        """
+        from casstore.index.copy import copy_index
+        from casstore.index.readonly import retried
+
+        self._handle.check_open()
+        retried(lambda: copy_index(self._handle.index, os.path.abspath(os.fspath(path))))
 
     def _key(self, what: Key | Path, recipe: Recipe | None, resolution: Wanted) -> Key:
         if isinstance(what, Key):

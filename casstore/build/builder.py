@@ -63,7 +63,7 @@ class Options:
 
 def build(handle: Handle, plan: Plan, encode: Encode, options: Options) -> BuildReport:
     """Encode the plan's misses and store them; see `Store.build`."""
-    handle.check_open()
+    handle.check_writable()
     return _Build(handle, plan, encode, options).run()
 
 

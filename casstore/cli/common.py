@@ -18,8 +18,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 ENVIRONMENT = "CASSTORE_STORE"
 
 
+_UNSAFE = "casstore.unsafe_filesystem"
+
+
+def _remember_unsafe(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_UNSAFE] = value
+
+
+def unsafe_filesystem() -> bool:
+    """Whether --unsafe-filesystem was given."""
+    return bool(click.get_current_context().meta.get(_UNSAFE))
+
+
 def with_store(command: F) -> F:
-    """Add --store/-s and --json."""
+    """Add --store/-s, --json and --unsafe-filesystem."""
+    command = click.option(
+        "--unsafe-filesystem",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_unsafe,
+        help="Also write on a network file system, whose locks can't be trusted.",
+    )(command)
     command = click.option(
         "--json", "as_json", is_flag=True, help="One JSON object per line; the last is the summary."
     )(command)
@@ -51,6 +70,6 @@ def store_path(place: str | None) -> str:
 def open_store(place: str | None) -> Store:
     """Open the store that is meant."""
     try:
-        return Store(store_path(place))
+        return Store(store_path(place), unsafe_filesystem=unsafe_filesystem())
     finally:
         gc.enable()

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from casstore.cli.common import ENVIRONMENT, with_store
+from casstore.cli.common import ENVIRONMENT, unsafe_filesystem, with_store
 from casstore.cli.output import emit, say
 from casstore.core.directory import is_store
 from casstore.store import Store
@@ -23,7 +23,7 @@ def init_command(place: str | None, as_json: bool, durability: str | None) -> No
         raise click.UsageError("where? casstore init --store DIR")
     existed = is_store(named)
     gc.enable()
-    with Store(named, create=True, durability=durability) as store:
+    with Store(named, create=True, durability=durability, unsafe_filesystem=unsafe_filesystem()) as store:
         if as_json:
             emit({"path": store.path, "created": not existed, "durability": store.durability})
         elif existed:

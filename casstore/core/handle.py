@@ -12,8 +12,10 @@ import tomllib
 from casstore import fsio
 from casstore.core.directory import INDEX, Directory, check_is_store
 from casstore.core.initialize import DURABILITIES, check_durability, create_store
+from casstore.core.place import obstacle
 from casstore.errors import CorruptStoreError, StoreBusyError, StoreIOError, UsageError
 from casstore.index.engine import BUSY_SECONDS, Index
+from casstore.index.readonly import ReadOnlyIndex
 from casstore.index.settings import read_settings
 from casstore.locks import FileLock
 
@@ -27,13 +29,21 @@ class Handle:
         durability: "full" or "off".
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False, durability: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        durability: str | None = None,
+        unsafe_filesystem: bool = False,
+    ) -> None:
         """Open the store at `path`.
 
         Args:
             path: of the store directory.
             create: make it if there is none.
             durability: what a new store gets ("full" if None); for an existing one it must be what it was made with.
+            unsafe_filesystem: write on a network or unknown file system as well.
 
         Raises:
             NotAStoreError, UnsafePlaceError, StoreBusyError, StorePermissionError, StoreOutdatedError,
@@ -43,7 +53,7 @@ class Handle:
         check_durability(durability)
         place = os.path.abspath(os.fspath(path))
         if create and not os.path.lexists(os.path.join(place, INDEX)):
-            create_store(place, durability or "full")
+            create_store(place, durability or "full", unsafe_filesystem=unsafe_filesystem)
         check_is_store(place)
         if fsio.size_of(os.path.join(place, INDEX)) == 0:
             raise CorruptStoreError(
@@ -54,8 +64,9 @@ class Handle:
         self._store_lock = FileLock(self.directory.lock("store"))
         self._pid = 0
         self._closed = False
+        self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
         self._ensure_process()
-        self.index = Index(self.directory.index, self.directory.lock("write"), "full")
+        self.index = self._open_index("full")
         try:
             settings = _read_settings(self.index)
             self.durability = settings["durability"]
@@ -65,13 +76,18 @@ class Handle:
                 )
             if self.durability != "full":
                 self.index.close()
-                self.index = Index(self.directory.index, self.directory.lock("write"), self.durability)
+                self.index = self._open_index(self.durability)
         except BaseException:
             self.index.close()
             self._release_locks()
             raise
         self.directory = Directory(place, int(settings["shard_hex"]))
         self._syncfs = self.durability == "full" and fsio.has_syncfs(place)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this store can only be read here; writing raises the reason."""
+        return self._obstacle is not None
 
     @property
     def durable(self) -> bool:
@@ -125,6 +141,22 @@ class Handle:
         if self._closed:
             raise UsageError(f"the store {self.directory.path} is closed; open it again")
 
+    def check_writable(self) -> None:
+        """Refuse to write where that is impossible or unsafe, before anything is computed for it.
+
+        Raises:
+            UsageError: the handle is closed.
+            StoreReadOnlyError, UnsafePlaceError
+        """
+        self.check_open()
+        if self._obstacle is not None:
+            raise type(self._obstacle)(*self._obstacle.args)
+
+    def _open_index(self, durability: str) -> Index:
+        if self._obstacle is not None:
+            return ReadOnlyIndex(self.directory.index, self._obstacle)
+        return Index(self.directory.index, self.directory.lock("write"), durability)
+
     def _ensure_process(self) -> None:
         if self._pid == os.getpid():
             return
@@ -133,6 +165,8 @@ class Handle:
         self._numbers = itertools.count()
         self._owner = secrets.token_hex(8)
         self._owner_lock = FileLock(os.path.join(self.directory.owners, self._owner))
+        if self._obstacle is not None:
+            return  # makes no file
         self._store_lock.acquire(
             BUSY_SECONDS,
             shared=True,

@@ -21,6 +21,7 @@ from casstore.core.directory import (
     Directory,
     is_store,
 )
+from casstore.core.place import unsafe_place
 from casstore.errors import NoSpaceError, NotAStoreError, StoreIOError, UnsafePlaceError, UsageError
 from casstore.index.bulk import now_ms
 from casstore.index.create import create_index
@@ -43,15 +44,16 @@ def check_durability(durability: str | None) -> None:
         raise UsageError(f"durability is {' or '.join(map(repr, DURABILITIES))}, not {durability!r}")
 
 
-def create_store(path: str, durability: str = "full") -> None:
+def create_store(path: str, durability: str = "full", *, unsafe_filesystem: bool = False) -> None:
     """Make a store at `path`; nothing happens if there is one already.
 
     Args:
         path: absolute; missing or an empty folder. Missing parents are made.
         durability: "full": what was acknowledged survives a power cut; "off": a crash of the process only.
+        unsafe_filesystem: trust the file system, whatever it is.
 
     Raises:
-        UnsafePlaceError: `path` is a mount point.
+        UnsafePlaceError: `path` is a mount point, or on a file system that can't be trusted with an index.
         NotAStoreError: something else is there.
         NoSpaceError, StorePermissionError, StoreIOError
     """
@@ -60,6 +62,8 @@ def create_store(path: str, durability: str = "full") -> None:
         return
     if os.path.ismount(path):
         raise UnsafePlaceError(f"{path} is a mount point; make the store in a folder inside it: {path}/cache")
+    if not unsafe_filesystem and (unsafe := unsafe_place(path)):
+        raise unsafe
     with fsio.errors_typed("look into", path):
         taken = os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
     if taken:

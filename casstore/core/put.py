@@ -86,7 +86,7 @@ def put_group(handle: Handle, items: Sequence[PutItem], run_id: int | None = Non
     """
     if not items:
         return PutReport((), 0)
-    handle.check_open()
+    handle.check_writable()
     payloads = {item.result.payload.digest: item.result.payload for item in items}
     present = _present(handle, payloads)
     missing = [digest for digest in payloads if digest not in present]

@@ -101,7 +101,9 @@ class Index:
         return engine
 
     def _connect(self) -> sqlite3.Connection:
-        uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        return self._opened(f"file:{quote(os.fsencode(self.path))}?mode=rw")
+
+    def _opened(self, uri: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -142,6 +144,11 @@ class Index:
         except sqlite3.Error as error:
             raise _typed(error, self.path) from error
 
+    def vacuum_into(self, path: str) -> None:
+        """Write the whole index, as it is now, to a new file without a WAL."""
+        with self._in_transaction(), self.errors(), contextlib.closing(self._connect()) as raw:
+            raw.execute("VACUUM INTO ?", (path,))
+
     def check_schema(self, connection: Connection) -> None:
         """Refuse an index that this code doesn't know.
 
@@ -172,8 +179,11 @@ class Index:
                         self._checkpoint(connection)
                 self._dispose()
         finally:
-            self._dispose()
-            _live.discard(self)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._dispose()
+        _live.discard(self)
 
     def _dispose(self) -> None:
         self._reader.dispose()

@@ -75,7 +75,7 @@ def scan(
     Raises:
         UsageError: a folder doesn't exist, or two rows have the same name.
     """
-    handle.check_open()
+    handle.check_writable()
     places = [os.path.abspath(folder) for folder in folders]
     for place in places:
         if not os.path.isdir(place):

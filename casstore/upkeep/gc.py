@@ -45,7 +45,7 @@ def collect(handle: Handle, *, yes: bool = False, grace_hours: float | None = No
     Raises:
         StoreBusyError: another gc is running.
     """
-    handle.check_open()
+    handle.check_writable()
     grace = _grace(handle) if grace_hours is None else grace_hours
     if not grace >= 0:
         raise UsageError(f"a grace of {grace} hours can't be meant; 0 is the least")

@@ -95,6 +95,8 @@ def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes]) -
     """Mark what is still wrong under the write lock; an object that was healed or swept meanwhile is no finding."""
     if not bad and not good:
         return iter(())
+    if handle.read_only:
+        return iter([Finding("object", row.digest.hex(), problem) for row, problem in bad])
     findings = []
     with handle.index.write() as connection:
         now = object_rows(connection, [row.digest for row, _ in bad])

@@ -1,0 +1,197 @@
+"""Stores where they can only be read, and places where none may be written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from core.helpers import Child, child, expect, get, in_child, mount_tmpfs, put, tree
+from kit import as_nobody
+
+import casstore
+from casstore import fsio
+from casstore.cli import run
+from casstore.core.place import is_unsafe
+from casstore.errors import StoreChangedError, StoreReadOnlyError, UnsafePlaceError
+from casstore.index.readonly import retried
+
+OTHER = casstore.Key.text("other", casstore.Recipe("r"))
+
+
+def outcomes(store: casstore.Store) -> list[str]:
+    """The classes of error with which every way of writing is refused."""
+    folder = Path(store.path).parent
+    ways: list[Any] = [
+        lambda: put(store, "new"),
+        lambda: store.get_or_encode(OTHER, lambda: {"t": np.arange(2)}),
+        lambda: store.scan(folder),
+        lambda: store.gc(yes=True),
+        lambda: store.forget(casstore.Recipe("r")).execute(),
+    ]
+    found = []
+    for way in ways:
+        try:
+            way()
+            found.append("nothing")
+        except casstore.errors.CasstoreError as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def test_another_users_store_is_read_and_no_file_is_made() -> None:
+    """A user without rights reads everything, gets a typed error at once by writing, and changes nothing."""
+
+    def prepare(folder: Path) -> None:
+        with casstore.open(folder / "s", create=True) as store:
+            put(store, "a")
+        for path in [folder / "s", *(folder / "s").rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o444)
+
+    def work(folder: Path) -> Any:
+        before = tree(folder / "s")
+        with casstore.open(folder / "s") as store:
+            found = [get(store, "a"), store.status().variants, store.verify(deep=True).damaged, outcomes(store)]
+        return [*found, tree(folder / "s") == before]
+
+    assert as_nobody(work, prepare) == [expect("a"), 1, 0, ["StoreReadOnlyError"] * 5, True]
+
+
+def test_four_processes_read_from_a_read_only_mount(tmp_path: Path) -> None:
+    """A cleanly closed store on a mount that nobody can write is read, by several at once, without making a file."""
+
+    def work() -> Any:
+        place = tmp_path / "m"
+        place.mkdir()
+        if not mount_tmpfs(place, "64m"):
+            return None
+        with casstore.open(place / "s", create=True, durability="off") as store:
+            put(store, "a")
+        assert os.system(f"mount -o remount,ro {place}") == 0
+
+        def read(me: Child) -> Any:
+            with casstore.open(place / "s") as store:
+                me.say()
+                me.hear()
+                return [get(store, "a"), outcomes(store)]
+
+        readers = [Child(read) for _ in range(4)]
+        for reader in readers:
+            reader.hear()
+        for reader in readers:
+            reader.say()
+        return [reader.result() for reader in readers]
+
+    found = in_child(work)
+    if found is None:
+        pytest.skip("mounting isn't allowed here")
+    assert found == [[expect("a"), ["StoreReadOnlyError"] * 5]] * 4
+
+
+def test_a_reader_sees_what_the_owner_has_written_since(tmp_path: Path) -> None:
+    """An immutable connection isn't kept when the owner, in between two calls, has written and closed."""
+
+    with casstore.open(tmp_path / "s", create=True, durability="off") as store:
+        put(store, "a")
+
+    def work(me: Child) -> Any:
+        fake_read_only()
+        with casstore.open(tmp_path / "s") as store:
+            first = get(store, "b")
+            me.say()
+            me.hear()
+            return [first, get(store, "b")]
+
+    with child(work) as reader:
+        reader.hear()
+        with casstore.open(tmp_path / "s") as store:
+            put(store, "b")
+        reader.say()
+        assert reader.result() == ["new", expect("b")]
+
+
+def fake_read_only() -> None:
+    """Make this process take every store for one that it can't write."""
+    from casstore.core import handle
+
+    handle.obstacle = lambda path, **_: StoreReadOnlyError(f"{path} can only be read")  # type: ignore[assignment]
+
+
+def test_what_was_read_while_the_owner_wrote_is_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change during a call discards its result: it is read again, and if that goes on a typed error says so."""
+    with casstore.open(tmp_path / "s", create=True, durability="off") as store:
+        put(store, "a")
+    monkeypatch.setattr("casstore.core.handle.obstacle", lambda path, **_: StoreReadOnlyError(path))
+    index = tmp_path / "s" / "index.sqlite"
+    calls = 0
+    with casstore.open(tmp_path / "s") as reader:
+
+        def read(changes: int) -> str:
+            nonlocal calls
+            calls += 1
+            with reader._handle.index.read() as connection:
+                found = connection.exec_driver_sql("SELECT count(*) FROM variants").scalar_one()
+                if calls <= changes:
+                    os.utime(index, ns=(calls, calls))
+                return f"{found} in call {calls}"
+
+        assert retried(lambda: read(2)) == "1 in call 3"
+        calls = 0
+        with pytest.raises(StoreChangedError, match="db copy"):
+            retried(lambda: read(1000))
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "virtiofs", "fuse.sshfs", "fuse", "fuse.something"])
+def test_no_store_is_made_where_locks_cannot_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T48: on a network or unknown FUSE mount `init` ends with exit code 7 and both ways out, and nothing is made."""
+    mounted(monkeypatch, tmp_path, kind)
+    assert run(["init", "--store", str(tmp_path / "s")]) == 7
+    told = capsys.readouterr().err
+    assert kind in told and "local disk" in told and "db copy" in told
+    assert os.listdir(tmp_path) == ["mounts"]
+
+
+def test_a_store_on_an_unsafe_mount_is_read_but_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T48: what was copied to a share can be read there; a write is an UnsafePlaceError, unless it is insisted on."""
+    with casstore.open(tmp_path / "s", create=True, durability="off") as store:
+        put(store, "a")
+    mounted(monkeypatch, tmp_path, "nfs4")
+    with casstore.open(tmp_path / "s") as store:
+        assert (store.read_only, get(store, "a")) == (True, expect("a"))
+        assert outcomes(store) == ["UnsafePlaceError"] * 5
+    with casstore.open(tmp_path / "s", unsafe_filesystem=True) as store:
+        put(store, "b")
+        assert get(store, "b") == expect("b")
+    with pytest.raises(UnsafePlaceError):
+        casstore.open(tmp_path / "other", create=True)
+
+
+def mounted(monkeypatch: pytest.MonkeyPatch, place: Path, kind: str) -> None:
+    """Make casstore believe that `place` is a mount of this type."""
+    table = place / "mounts"
+    line = f"36 35 98:0 / {place} rw - {kind} server:/share rw\n"
+    table.write_text("22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n" + line)
+    monkeypatch.setattr(fsio, "MOUNT_TABLE", str(table))
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "zfs", "overlay", "fuseblk", "f2fs", ""])
+def test_local_file_systems_are_trusted(kind: str) -> None:
+    """What one kernel keeps is no unsafe place."""
+    assert not is_unsafe(kind)
+
+
+def test_a_store_keeps_its_option_when_it_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickled store opens with the path and the options that it had."""
+    import pickle  # noqa: TID251
+
+    mounted(monkeypatch, tmp_path, "nfs4")
+    with casstore.open(tmp_path / "s", create=True, durability="off", unsafe_filesystem=True) as store:
+        put(store, "a")
+        with pickle.loads(pickle.dumps(store)) as again:  # noqa: S301
+            assert (again.path, again.read_only, get(again, "a")) == (store.path, False, expect("a"))
+    shutil.rmtree(tmp_path / "s")
