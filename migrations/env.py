@@ -18,6 +18,9 @@ else:
     store = context.get_x_argument(as_dictionary=True).get("store") or os.environ.get("CASSTORE_STORE")
     if not store:
         raise SystemExit("which store? alembic -x store=DIR upgrade head, or set CASSTORE_STORE")
-    with migrate.connect(store) as opened:
-        migrate.check_is_index(opened, store)
-        migrate.run_revisions(context, opened)
+    with migrate.prepared(store) as (opened, backup, _):
+        if backup is not None:
+            migrate.run_revisions(context, opened)
+        else:
+            context.configure(connection=opened)  # at the newest revision; `alembic current` still wants to look
+            context.run_migrations()

@@ -110,3 +110,119 @@ def build(store: casstore.Store, folder: Path, encoder: Any, resolution: Any = "
 def object_files(store_path: str | os.PathLike[str]) -> list[Path]:
     """All object files of a store, sorted."""
     return sorted(Path(store_path, "objects").glob("*/*"))
+
+
+# -- for tests of scanning, building and the command line ------------------------------------------------------------
+
+
+def clock_ahead(monkeypatch: Any, seconds: float = 60) -> None:
+    """Let scans believe that it is later, so that files written just now count as settled."""
+    import time
+    from types import SimpleNamespace
+
+    later = SimpleNamespace(time_ns=lambda: time.time_ns() + int(seconds * 1e9), monotonic=time.monotonic)
+    monkeypatch.setattr("casstore.sources.scan.time", later)
+
+
+def spy(monkeypatch: Any, target: str) -> list[Any]:
+    """Replace a function, named by its dotted path, by one that does the same; the list of first arguments it got."""
+    from importlib import import_module
+
+    module, _, name = target.rpartition(".")
+    real, calls = getattr(import_module(module), name), []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments[0] if arguments else None)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(target, watched)
+    return calls
+
+
+def edit_in_place(path: Path, data: bytes) -> None:
+    """Overwrite a file's bytes, keep its size and mtime; returns when its ctime has moved on."""
+    before = path.stat()
+    assert len(data) == before.st_size
+    with open(path, "r+b") as stream:
+        stream.write(data)
+    while path.stat().st_ctime_ns == before.st_ctime_ns or path.stat().st_mtime_ns != before.st_mtime_ns:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def check_counts(report: Any, *, stopped: bool = False) -> Any:
+    """The report itself, if its counts add up: planned = hits + encoded + by_others + failed + left."""
+    counts = (report.hits, report.encoded, report.by_others, report.failed, report.left)
+    assert min(counts) >= 0 and sum(counts) == report.planned, counts
+    assert report.failed == len(report.failures) and len({f.sample for f in report.failures}) == report.failed
+    assert stopped or report.left == 0, counts
+    assert sum(report.reasons.values()) >= report.encoded + report.by_others + report.failed
+    return report
+
+
+def as_nobody(work: Callable[[Path], Any], prepare: Callable[[Path], Any] | None = None) -> Any:
+    """What `work(folder)` returns, as JSON, in a forked child that has no rights beyond its own empty folder.
+
+    Args:
+        work: run in the child, in the folder.
+        prepare: run before in this process, with its rights.
+    """
+    import json
+    import pkgutil
+    import shutil
+    import tempfile
+    import traceback
+    from importlib import import_module
+
+    for module in pkgutil.walk_packages(casstore.__path__, "casstore."):  # the child may not be able to import
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    Image.init()
+    folder = Path(tempfile.mkdtemp(prefix="casstore-nobody-"))
+    try:
+        if prepare is not None:
+            prepare(folder)
+        os.chown(folder, *((65534, 65534) if os.getuid() == 0 else (-1, -1)))
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setgroups([])
+                    os.setgid(65534)
+                    os.setuid(65534)
+                os.chdir(folder)
+                answer = {"value": work(folder)}
+            except BaseException:
+                answer = {"error": traceback.format_exc()}
+            os.write(writing, json.dumps(answer).encode())
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as stream:
+            answer = json.loads(stream.read())
+        os.waitpid(child, 0)
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+    finally:
+        shutil.rmtree(folder)
+
+
+def python(*arguments: Any, cwd: Path | None = None, env: Mapping[str, str] | None = None, **options: Any) -> Any:
+    """Run this Python in a child process with the tests' modules at hand; the finished process with its output."""
+    import subprocess
+    import sys
+
+    environment = {name: value for name, value in os.environ.items() if name != "CASSTORE_STORE"}
+    extra = os.pathsep.join([str(ROOT / "tests"), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment |= {"PYTHONPATH": extra, **(env or {})}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, timeout=120, check=False, **options)
+
+
+def without_ctime(monkeypatch: Any) -> None:
+    """Blind casstore to ctime, which no program can set: what is noticed then is noticed by other means."""
+    from casstore.index.sources import Stat
+
+    def blind(cls: type[Stat], found: os.stat_result) -> Stat:
+        return Stat(found.st_size, found.st_mtime_ns, 0, found.st_ino)
+
+    monkeypatch.setattr(Stat, "of", classmethod(blind))

@@ -15,7 +15,7 @@ from casstore.errors import BuildInterrupted, CasstoreError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("casstore.cli.build", "Encode what is new or changed in folders of pictures."),
-    "db": ("casstore.cli.db", "Look after the index itself: copy."),
+    "db": ("casstore.cli.db", "Look after the index itself: upgrade, restore, copy."),
     "gc": ("casstore.cli.upkeep", "Remove what nobody refers to any more (a dry run without --yes)."),
     "init": ("casstore.cli.init", "Make a store."),
     "sql": ("casstore.cli.sql", "Run a SELECT over the index."),

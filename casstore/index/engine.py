@@ -134,15 +134,9 @@ class Index:
                 if self._wal_bytes() > WAL_LIMIT:
                     self._checkpoint(connection)
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self) -> contextlib.AbstractContextManager[None]:
         """Turn errors of SQLite and SQLAlchemy in the block into casstore's own."""
-        try:
-            yield
-        except DBAPIError as error:
-            raise _typed(error.orig, self.path) from error
-        except sqlite3.Error as error:
-            raise _typed(error, self.path) from error
+        return typed_errors(self.path)
 
     def vacuum_into(self, path: str) -> None:
         """Write the whole index, as it is now, to a new file without a WAL."""
@@ -165,7 +159,7 @@ class Index:
         if schema < SCHEMA:
             raise StoreOutdatedError(
                 f"{self.path} has schema {schema}, this casstore needs {SCHEMA}; "
-                "upgrade it: alembic -x store=DIR upgrade head"
+                f"upgrade it: casstore db upgrade --store {os.path.dirname(self.path)}"
             )
         if schema > SCHEMA:
             raise StoreTooNewError(f"{self.path} has schema {schema}, this casstore knows {SCHEMA}; update casstore")
@@ -276,6 +270,17 @@ def _set_pragmas(raw: Any, pragmas: dict[str, int]) -> None:
                 raise StoreIOError(f"SQLite keeps {name} at {found} instead of {value}; use another build of SQLite")
     finally:
         cursor.close()
+
+
+@contextlib.contextmanager
+def typed_errors(path: str) -> Iterator[None]:
+    """Turn errors of SQLite and SQLAlchemy in the block into casstore's own; `path` is that of the index."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _typed(error.orig, path) from error
+    except sqlite3.Error as error:
+        raise _typed(error, path) from error
 
 
 def _typed(error: BaseException | None, path: str) -> CasstoreError:

@@ -6,17 +6,29 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine, event
 
-from casstore.errors import NotAStoreError, StoreTooNewError
+from casstore.errors import CorruptStoreError, NotAStoreError, StoreTooNewError
+from casstore.index.backup import exclusive, keep_newest, needs_space, save_backup
+from casstore.index.engine import typed_errors
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.index.views import VIEWS
 
 INDEX_NAME = "index.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReport:
+    """What an upgrade did: schema before and after, and the backup that was made (None: nothing was to be done)."""
+
+    before: int
+    after: int
+    backup: str | None
 
 
 def migrations_folder() -> Path:
@@ -32,13 +44,80 @@ def migrations_folder() -> Path:
     raise NotAStoreError(f"no migrations in or beside {package}; reinstall casstore")
 
 
+def schema_of(store: str) -> int:
+    """The schema of a store's index, whatever it is.
+
+    Raises:
+        NotAStoreError: it isn't an index of casstore's.
+    """
+    with connect(store) as connection:
+        return _checked_schema(connection, store)
+
+
+def upgrade(store: str) -> UpgradeReport:
+    """Bring a store's index to the newest revision; nothing happens if it is there already.
+
+    The store is locked against everybody, its index is copied to backups/ and that copy checked; then all revisions run
+    in one transaction, so a crash or an error at any point leaves the index as it was, or upgraded.
+
+    Args:
+        store: path of the store directory.
+
+    Raises:
+        NotAStoreError, StoreTooNewError, StoreBusyError, NoSpaceError, CorruptStoreError
+    """
+    from alembic import command
+
+    with prepared(store) as (connection, backup, before):
+        if backup is not None:
+            command.upgrade(_config(connection), "head")
+    return UpgradeReport(before, SCHEMA, backup)
+
+
+def history() -> list[tuple[str, str]]:
+    """(revision, what it does) of all revisions, oldest first."""
+    from alembic.script import ScriptDirectory
+
+    script = ScriptDirectory.from_config(_config(None))
+    found = [(revision.revision, revision.doc.splitlines()[0]) for revision in script.walk_revisions()]
+    return list(reversed(found))
+
+
+@contextlib.contextmanager
+def prepared(store: str) -> Iterator[tuple[Connection, str | None, int]]:
+    """An index that is locked, checked and backed up, ready for revisions; afterwards it is checked once more.
+
+    Yields:
+        A connection; the path of the backup, or None if there is nothing to be done; the schema it has now.
+    """
+    with exclusive(store), typed_errors(os.path.join(store, INDEX_NAME)), connect(store) as connection:
+        before = _checked_schema(connection, store)
+        if before == SCHEMA:
+            yield connection, None, before
+            return
+        needs_space(os.path.join(store, INDEX_NAME))
+        backup = save_backup(_raw(connection), store, before)
+        yield connection, backup, before
+        if connection.exec_driver_sql("PRAGMA quick_check").scalar_one() != "ok":
+            raise CorruptStoreError(f"{store}: the upgraded index isn't sound; casstore db restore {backup}")
+        connection.rollback()
+        keep_newest(store)
+
+
 @contextlib.contextmanager
 def connect(store: str, *, create: bool = False) -> Iterator[Connection]:
     """A connection for revisions to the index of a store; `create` makes an empty index where there is none."""
     uri = f"file:{quote(os.fsencode(os.path.join(store, INDEX_NAME)))}?mode={'rwc' if create else 'rw'}"
-    engine = create_engine(
-        "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
-    )
+
+    def opened() -> sqlite3.Connection:
+        raw = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+        # Revisions may rebuild tables that others point to; a pragma is a no-op once a transaction has begun.
+        raw.execute("PRAGMA foreign_keys = OFF")
+        raw.execute("PRAGMA synchronous = FULL")
+        raw.execute("PRAGMA wal_autocheckpoint = 0")
+        return raw
+
+    engine = create_engine("sqlite://", creator=opened)
     event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with engine.connect() as connection:
@@ -54,10 +133,6 @@ def run_revisions(context: Any, connection: Connection) -> None:
         context: alembic's environment context.
         connection: with no transaction begun.
     """
-    # A no-op inside a transaction, hence before it: revisions may rebuild tables that others point to.
-    connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
-    if connection.in_transaction():
-        connection.rollback()
     with connection.begin():
         # Our own BEGIN is what makes SQLite's DDL transactional; alembic only has to leave it alone.
         context.configure(connection=connection, transactional_ddl=True, transaction_per_migration=False)
@@ -68,38 +143,19 @@ def run_revisions(context: Any, connection: Connection) -> None:
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {body.strip()}")
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA}")
+        for key in ("schema", "min_reader", "min_writer"):
+            connection.exec_driver_sql("UPDATE settings SET value = ? WHERE key = ?", (str(SCHEMA), key))
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
         if broken:
-            raise RuntimeError(f"the upgrade would leave {len(broken)} rows without their parent; nothing was changed")
+            raise CorruptStoreError(f"{len(broken)} rows of the index have lost their parent; nothing was changed")
 
 
-def check_is_index(connection: Connection, store: str) -> None:
-    """Refuse an index that isn't casstore's, or is newer than we know; nothing is changed then.
-
-    Raises:
-        NotAStoreError, StoreTooNewError
-    """
-    path = os.path.join(store, INDEX_NAME)
-    application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    schema = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    connection.rollback()
-    if application != APPLICATION_ID:
-        raise NotAStoreError(f"{path} isn't the index of a casstore store; nothing was changed")
-    if schema > SCHEMA:
-        raise StoreTooNewError(f"{path} has schema {schema}, this casstore knows {SCHEMA}; nothing was changed")
-
-
-def upgrade(store: str, *, create: bool = False) -> None:
-    """Bring the index in this folder to the newest revision; `create` makes an empty one first."""
+def make_empty(store: str) -> None:
+    """Make an index in a folder that has none, by running all revisions (what schema.sql is generated from)."""
     from alembic import command
-    from alembic.config import Config
 
-    config = Config()
-    config.set_main_option("script_location", str(migrations_folder()))
-    config.set_main_option("path_separator", "os")
-    with connect(store, create=create) as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+    with connect(store, create=True) as connection:
+        command.upgrade(_config(connection), "head")
 
 
 def schema_sql(store: str) -> str:
@@ -116,3 +172,32 @@ def schema_sql(store: str) -> str:
     statements.append(f"PRAGMA user_version = {SCHEMA};")
     head = "-- Generated by scripts/make_schema from migrations/ and views.py; a test holds it against both."
     return head + "\n" + "\n".join(statements) + "\n"
+
+
+def _config(connection: Connection | None) -> Any:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    if connection is not None:
+        config.attributes["connection"] = connection
+    return config
+
+
+def _checked_schema(connection: Connection, store: str) -> int:
+    path = os.path.join(store, INDEX_NAME)
+    application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    schema = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+    connection.rollback()
+    if application != APPLICATION_ID:
+        raise NotAStoreError(f"{path} isn't the index of a casstore store; nothing was changed")
+    if schema > SCHEMA:
+        raise StoreTooNewError(f"{path} has schema {schema}, this casstore knows {SCHEMA}; nothing was changed")
+    return schema
+
+
+def _raw(connection: Connection) -> sqlite3.Connection:
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    return raw

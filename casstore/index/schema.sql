@@ -186,6 +186,7 @@ CREATE INDEX ix_variant_parts_inputs_id ON variant_parts (inputs_id);
 CREATE INDEX ix_variant_parts_object_id ON variant_parts (object_id);
 CREATE INDEX ix_variant_parts_stamp_id ON variant_parts (stamp_id);
 CREATE INDEX ix_source_contents_hash_id ON source_contents (hash_id);
+CREATE INDEX ix_objects_condemned_at ON objects (condemned_at) WHERE condemned_at IS NOT NULL;
 CREATE VIEW v_sources AS SELECT rtrim(r.path, '/') || '/' || CASE d.relpath WHEN '' THEN '' ELSE d.relpath || '/' END || s.name AS path,
        r.name AS root,
        lower(hex(h.digest)) AS content,
@@ -245,6 +246,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0001');
+INSERT INTO alembic_version (version_num) VALUES ('0002');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 1
+SCHEMA = 2
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -234,6 +234,7 @@ for _child, _column in (
     (sources, "hash_id"),
     (source_contents, "hash_id"),
     (objects, "layout_id"),
+    (objects, "condemned_at"),  # not a foreign key: gc asks for the few that are condemned
     (variants, "inputs_id"),
     (variants, "recipe_id"),
     (variants, "values_id"),

@@ -1,0 +1,139 @@
+"""Copies of the index in backups/: made before an upgrade, checked, kept, and written back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from casstore import fsio
+from casstore.errors import CorruptStoreError, NoSpaceError, StoreBusyError, UsageError
+from casstore.locks import FileLock
+
+KEPT = 3
+EXCLUSIVE_SECONDS = 10.0
+SPACE_FACTOR = 2.2  # an upgrade needs the backup, and a WAL that may hold every page
+
+
+@contextlib.contextmanager
+def exclusive(store: str) -> Iterator[None]:
+    """Hold a store so that nobody else has it open.
+
+    Raises:
+        StoreBusyError: somebody has; close those programs first.
+    """
+    locks = [FileLock(os.path.join(store, "locks", name)) for name in ("store", "write")]
+    try:
+        for lock in locks:
+            lock.acquire(EXCLUSIVE_SECONDS, on_busy=lambda: _busy(store))
+        locks[1].write_note()
+        yield
+    finally:
+        for lock in reversed(locks):
+            lock.release()
+
+
+def needs_space(index: str) -> None:
+    """Refuse to begin what the disk can't hold.
+
+    Raises:
+        NoSpaceError: says how much is needed and free.
+    """
+    needed = round(SPACE_FACTOR * (fsio.size_of(index) or 0))
+    free = shutil.disk_usage(os.path.dirname(index)).free
+    if free < needed:
+        raise NoSpaceError(f"an upgrade of {index} needs {needed:,} bytes, {free:,} are free; nothing was changed")
+
+
+def save_backup(raw: sqlite3.Connection, store: str, schema: int) -> str:
+    """Copy the index to backups/ through SQLite's backup API, check the copy, and make it durable under its name.
+
+    Returns:
+        Its path.
+
+    Raises:
+        CorruptStoreError: the copy, and so the index, isn't sound.
+    """
+    folder = os.path.join(store, "backups")
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{time.time_ns() % 1_000_000_000:09}"
+    path = os.path.join(folder, f"index-{schema:04}-{stamp}.sqlite")
+    part = path + ".part"
+    try:
+        with contextlib.closing(sqlite3.connect(part)) as copy:
+            raw.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+            check = copy.execute("PRAGMA integrity_check").fetchone()[0]
+        if check != "ok":
+            raise CorruptStoreError(f"the index of {store} isn't sound ({check}); nothing was changed")
+        fsio.flush_file(part)
+        fsio.rename(part, path)
+        fsio.flush_file(folder)
+    finally:
+        fsio.unlink(part)
+    return path
+
+
+def keep_newest(store: str) -> None:
+    """Remove all but the newest backups."""
+    folder = os.path.join(store, "backups")
+    names = sorted((n for n in os.listdir(folder) if n.startswith("index-") and n.endswith(".sqlite")), key=_age)
+    for name in names[:-KEPT]:
+        fsio.unlink(os.path.join(folder, name))
+
+
+def variants_in(backup: str) -> int:
+    """How many variants a backup holds.
+
+    Raises:
+        UsageError: it isn't there, or isn't a copy of a store's index.
+    """
+    if fsio.size_of(backup) in (None, 0):
+        raise UsageError(f"{backup} isn't there, or is empty; the backups of a store are in its folder backups/")
+    try:
+        with contextlib.closing(_opened(backup, "ro")) as raw:
+            check = raw.execute("PRAGMA integrity_check").fetchone()[0]
+            if check != "ok":
+                raise UsageError(f"{backup} isn't sound ({check}); nothing was changed. Choose another backup")
+            return int(raw.execute("SELECT count(*) FROM variants").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        raise UsageError(f"{backup} isn't a backup of an index: {error}; nothing was changed") from error
+
+
+def restore_index(store: str, backup: str) -> str | None:
+    """Write a backup into the index, whole, through SQLite's backup API, while nobody has the store open.
+
+    Returns:
+        Where the index as it was is kept; None if it couldn't be read any more.
+
+    Raises:
+        StoreBusyError
+    """
+    index = os.path.join(store, "index.sqlite")
+    kept = None
+    with exclusive(store):
+        with contextlib.suppress(CorruptStoreError, sqlite3.DatabaseError):
+            with contextlib.closing(_opened(index, "rw")) as raw:
+                kept = save_backup(raw, store, raw.execute("PRAGMA user_version").fetchone()[0])
+        # Into the file, not over it: whoever opens it meanwhile waits for a transaction, and sees old or new.
+        with contextlib.closing(_opened(index, "rw")) as raw, contextlib.closing(_opened(backup, "ro")) as copy:
+            copy.backup(raw)
+            raw.execute("PRAGMA journal_mode = WAL").fetchone()
+    return kept
+
+
+def _opened(path: str, mode: str) -> sqlite3.Connection:
+    raw = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode={mode}", uri=True, isolation_level=None)
+    raw.execute("PRAGMA synchronous = FULL")
+    return raw
+
+
+def _age(name: str) -> str:
+    return name.split("-", 2)[-1]
+
+
+def _busy(store: str) -> StoreBusyError:
+    return StoreBusyError(f"{store} is in use by another program; close it (training scripts, builds) and try again")

@@ -1,0 +1,75 @@
+"""Writing a backup into the index, and finding out what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from casstore import fsio
+from casstore.core.handle import Handle
+from casstore.index import backup as backups
+from casstore.index import migrate
+from casstore.index.objects import mark_damaged, objects_after
+from casstore.index.status import count_all
+from casstore.objects import container
+
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What a restore did.
+
+    Attributes:
+        variants: how many the restored index holds.
+        damaged: objects of it whose files are gone; marked, so that the next build makes them again.
+        kept: where the index as it was is kept; None if it couldn't be read any more, or nothing was done.
+    """
+
+    variants: int
+    damaged: int
+    kept: str | None
+
+
+def restore(store: str, backup: str, *, yes: bool) -> RestoreReport:
+    """Write a backup into the index of a store that nobody has open, bring it to the newest schema, and mark as damaged
+    what has no file any more.
+
+    Args:
+        store: path of the store.
+        backup: path of the backup.
+        yes: do it; otherwise only look at the backup.
+
+    Raises:
+        UsageError: the backup can't be read, isn't sound, or isn't of a store's index.
+        StoreBusyError, StoreTooNewError, NoSpaceError
+    """
+    variants = backups.variants_in(backup)
+    if not yes:
+        return RestoreReport(variants, 0, None)
+    kept = backups.restore_index(store, backup)
+    migrate.upgrade(store)
+    handle = Handle(store)
+    try:
+        damaged = _mark_lost(handle)
+        with handle.index.read() as connection:
+            return RestoreReport(count_all(connection).variants, damaged, kept)
+    finally:
+        handle.close()
+
+
+def _mark_lost(handle: Handle) -> int:
+    count, after = 0, b""
+    while True:
+        with handle.index.read() as connection:
+            rows = objects_after(connection, after, CHUNK)
+        if not rows:
+            return count
+        after = rows[-1].digest
+        lost = [
+            row.digest
+            for row in rows
+            if fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) != row.stored_bytes
+        ]
+        if lost:
+            with handle.index.write() as connection:
+                count += mark_damaged(connection, lost)
