@@ -6,9 +6,12 @@ package costs next to nothing.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+logging.getLogger("casstore").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from casstore import errors as errors

@@ -33,20 +33,21 @@ _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}
 
 
-def typed(error: OSError, what: str, path: str | os.PathLike[str]) -> CasstoreError:
+def typed(error: OSError, what: str, path: str | os.PathLike[str], needed: int | None = None) -> CasstoreError:
     """The error of casstore's tree for an error of the operating system.
 
     Args:
         error: what the system said.
         what: the action that failed, as a verb phrase ("write", "flush").
         path: what it was done to.
+        needed: how many bytes it wanted to write, where that is known.
     """
     place = os.fspath(path)
     reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, error.errno)}]"
     if error.errno in _NO_SPACE:
-        free = ""
+        free = "" if needed is None else f"; {needed:,} bytes are needed"
         with contextlib.suppress(OSError):
-            free = f"; {shutil.disk_usage(os.path.dirname(place) or '.').free:,} bytes are free"
+            free += f"; {shutil.disk_usage(os.path.dirname(place) or '.').free:,} bytes are free"
         found: CasstoreError = NoSpaceError(
             f"can't {what} {place}: {reason}{free}. Free some space, or run: casstore gc"
         )
@@ -81,13 +82,13 @@ def write_new(path: str, chunks: Iterable[bytes | memoryview], mode: int = FILE_
     Raises:
         NoSpaceError, StorePermissionError, StoreIOError: the file is removed again where that is possible.
     """
-    with errors_typed("write", path):
+    pieces = [memoryview(chunk).cast("B") for chunk in chunks]
+    try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             total = 0
             try:
-                for chunk in chunks:
-                    view = memoryview(chunk).cast("B")
+                for view in pieces:
                     total += len(view)
                     while view:  # a write may be short
                         view = view[os.write(descriptor, view) :]
@@ -101,6 +102,8 @@ def write_new(path: str, chunks: Iterable[bytes | memoryview], mode: int = FILE_
                 os.unlink(path)
             raise
         return total
+    except OSError as error:
+        raise typed(error, "write", path, sum(len(view) for view in pieces)) from error
 
 
 def flush_file(path: str) -> None:

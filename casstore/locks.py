@@ -99,7 +99,8 @@ class FileLock:
             now = time.time_ns() // 1_000_000
             text = json.dumps({"pid": os.getpid(), "host": _host(), "command": _command(), "since": now})
             self._noted = True
-            os.pwrite(self._descriptor, text.encode("ascii") + b"\n", 0)
+            with contextlib.suppress(OSError):  # a full disk keeps nobody from locking
+                os.pwrite(self._descriptor, text.encode("ascii") + b"\n", 0)
 
     def holder(self) -> str:
         """Who holds the lock, in words: from the note, as far as there is one."""

@@ -246,6 +246,7 @@ class Status:
         damaged: objects marked as damaged.
         failures: remembered failures.
         payload_bytes, stored_bytes: sums over distinct objects, before and after compression.
+        wal_bytes: of SQLite's write-ahead log; it only grows beyond 64 MiB while some program doesn't end its reading.
         recipes: most used first.
         runs: the last few, newest first.
     """
@@ -261,5 +262,6 @@ class Status:
     failures: int
     payload_bytes: int
     stored_bytes: int
+    wal_bytes: int
     recipes: tuple[RecipeUsage, ...]
     runs: tuple[RunSummary, ...]

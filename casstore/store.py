@@ -336,13 +336,27 @@ class Store:
 
         return collect(self._handle, yes=yes, grace_hours=grace_hours)
 
-    def sql(self, query: str, parameters: Sequence[Any] = ()) -> Table:
-        """The rows of one SELECT over the index; docs/sql.md has the views. Nothing can be changed by it."""
-        from casstore.index.query import run_query
+    def sql(
+        self, query: str, parameters: Sequence[Any] = (), *, limit: int | None = None, seconds: float | None = None
+    ) -> Table:
+        """The rows of one SELECT over the index; docs/sql.md has the views. Nothing can be changed by it.
+
+        Args:
+            query: the statement.
+            parameters: for its question marks.
+            limit: the most rows to return (`more` says that there are others); None: a million.
+            seconds: how long it may take; None: a minute.
+
+        Raises:
+            UsageError: it isn't a SELECT, can't be understood, or took too long.
+        """
+        from casstore.index.query import ROW_LIMIT, SECONDS, run_query
         from casstore.index.readonly import retried
 
         self._handle.check_open()
-        return retried(lambda: run_query(self._handle.index, query, parameters))
+        limits = (ROW_LIMIT if limit is None else limit, SECONDS if seconds is None else seconds)
+        index = self._handle.index
+        return retried(lambda: run_query(index, query, parameters, limit=limits[0], seconds=limits[1]))
 
     def copy_index(self, path: Path) -> None:
         """Write a copy of the index, in one state, to a file that doesn't exist yet: for DuckDB, datasette, pandas.

@@ -13,19 +13,21 @@ from casstore.cli.output import counted, emit, note, say, table
 @click.command("sql")
 @click.argument("query")
 @with_store
-def sql_command(query: str, place: str | None, as_json: bool) -> None:
+@click.option("--limit", type=click.IntRange(min=0), help="The most rows to print; else a million.")
+@click.option("--seconds", type=click.FloatRange(min=0), help="How long it may take; else a minute.")
+def sql_command(query: str, place: str | None, as_json: bool, limit: int | None, seconds: float | None) -> None:
     """Run one SELECT over the index.
 
     The views v_sources, v_variants, v_objects, v_tensors and v_runs keep their columns from version to version.
     """
     with open_store(place) as store:
         started = time.monotonic()
-        found = store.sql(query)
+        found = store.sql(query, limit=limit, seconds=seconds)
         took = time.monotonic() - started
     if as_json:
         for row in found.rows:
             emit(dict(zip(found.columns, row, strict=True)))
-        emit({"rows": len(found.rows), "seconds": took})
+        emit({"rows": len(found.rows), "more": found.more, "seconds": took})
         return
     cells = [["" if cell is None else str(cell) for cell in row] for row in found.rows]
     numeric = [
@@ -33,4 +35,4 @@ def sql_command(query: str, place: str | None, as_json: bool) -> None:
     ]
     for line in table([list(found.columns), *cells], right=numeric):
         say(line)
-    note(counted(len(found.rows), "row"))
+    note(counted(len(found.rows), "row") + (", and there are more (--limit)" if found.more else ""))

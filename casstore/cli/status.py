@@ -12,6 +12,7 @@ from casstore.cli.output import SHOWN, ago, counted, emit, number, say, size, ta
 from casstore.model import RunSummary, Status
 
 BAR = 12  # characters
+WAL_NOTED = 64 << 20  # bytes
 
 
 @click.command("status")
@@ -49,6 +50,8 @@ def _show(found: Status) -> None:
     say(f"sources  {counted(found.sources, 'file')} at the last scan{missing}; {counted(found.hashes, 'content')}")
     say(f"objects  {number(found.objects)}; {size(found.payload_bytes)} take {size(found.stored_bytes)}")
     say(f"safety   durability {found.durability}")
+    if found.wal_bytes > WAL_NOTED:
+        say(f"index    {size(found.wal_bytes)} wait in its log: some program holds an old state; close it")
     for run in found.runs:
         say(f"{run.kind:<8} {_run(run)}")
     say()

@@ -13,7 +13,7 @@ from casstore import fsio
 from casstore.core.directory import INDEX, Directory, check_is_store
 from casstore.core.initialize import DURABILITIES, check_durability, create_store
 from casstore.core.place import obstacle
-from casstore.errors import CorruptStoreError, StoreBusyError, StoreIOError, UsageError
+from casstore.errors import CorruptStoreError, NoSpaceError, StoreBusyError, StoreIOError, UsageError
 from casstore.index.engine import BUSY_SECONDS, Index
 from casstore.index.readonly import ReadOnlyIndex
 from casstore.index.settings import read_settings
@@ -65,22 +65,14 @@ class Handle:
         self._pid = 0
         self._closed = False
         self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
-        self._ensure_process()
-        self.index = self._open_index("full")
         try:
-            settings = _read_settings(self.index)
-            self.durability = settings["durability"]
-            if durability not in (None, self.durability):
-                raise UsageError(
-                    f"{place} was made with durability {self.durability!r}, which is fixed; open it without durability="
-                )
-            if self.durability != "full":
-                self.index.close()
-                self.index = self._open_index(self.durability)
-        except BaseException:
-            self.index.close()
-            self._release_locks()
-            raise
+            settings = self._open(durability)
+        except NoSpaceError as error:
+            # Opening takes a lock file and a few pages of shared memory. The ballast is kept for that; without one the
+            # store is read as it is.
+            if not fsio.unlink(self.directory.ballast):
+                self._obstacle = NoSpaceError(f"{error} (until then {place} can only be read)")
+            settings = self._open(durability)
         self.directory = Directory(place, int(settings["shard_hex"]))
         self._syncfs = self.durability == "full" and fsio.has_syncfs(place)
 
@@ -152,6 +144,31 @@ class Handle:
         if self._obstacle is not None:
             raise type(self._obstacle)(*self._obstacle.args)
 
+    def _open(self, durability: str | None) -> dict[str, str]:
+        """Take the locks and open the index; on an error everything is given back."""
+        try:
+            self._ensure_process()
+            self.index = self._open_index("full")
+            try:
+                settings = _read_settings(self.index)
+                self.durability = settings["durability"]
+                if durability not in (None, self.durability):
+                    raise UsageError(
+                        f"{self.directory.path} was made with durability {self.durability!r}, which is fixed; "
+                        "open it without durability="
+                    )
+                if self.durability != "full":
+                    self.index.close()
+                    self.index = self._open_index(self.durability)
+            except BaseException:
+                self.index.close()
+                raise
+        except BaseException:
+            self._release_locks()
+            self._pid = 0
+            raise
+        return settings
+
     def _open_index(self, durability: str) -> Index:
         if self._obstacle is not None:
             return ReadOnlyIndex(self.directory.index, self._obstacle)
@@ -176,8 +193,15 @@ class Handle:
         )
         self._owner_lock.acquire(BUSY_SECONDS)
 
+    @property
+    def full(self) -> bool:
+        """Whether the store can only be read because its disk is full."""
+        return isinstance(self._obstacle, NoSpaceError)
+
     def _release_locks(self) -> None:
-        if self._pid == os.getpid() and self._owner_lock.held:
+        if self._pid != os.getpid():
+            return
+        if self._owner_lock.held:
             with contextlib.suppress(StoreIOError):
                 fsio.unlink(self._owner_lock.path)
         self._owner_lock.release()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
+import shutil
 import sqlite3
 import threading
 import weakref
@@ -39,7 +41,10 @@ from casstore.locks import FileLock
 BUSY_SECONDS = 30.0
 CLOSE_SECONDS = 1.0  # nobody waits longer than this for the closing checkpoint
 WAL_LIMIT = 16 << 20  # bytes of WAL after which a commit is followed by a checkpoint
+SHARED_MEMORY = 64 << 10
+WAL_WARNING = 256 << 20
 POOL_SIZE = 4
+_log = logging.getLogger("casstore.index")
 
 # A flipped bit can make a text invalid. That is for the row's checksum to notice, not an error of the whole query; and
 # names that aren't UTF-8 become text in the views.
@@ -66,6 +71,7 @@ class Index:
         _live.add(self)
 
     def _start(self) -> None:
+        self._warned = False
         self._poisoned = False  # in a child that was forked inside a transaction
         self._active: dict[int, int] = {}  # thread -> transactions it is in
         self._gate = threading.Condition(threading.Lock())
@@ -131,8 +137,9 @@ class Index:
                 with connection.begin():
                     self.check_schema(connection)
                     yield connection
-                if self._wal_bytes() > WAL_LIMIT:
+                if (nbytes := self._wal_bytes()) > WAL_LIMIT:
                     self._checkpoint(connection)
+                    self._warn_of_reader(nbytes)
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
         """Turn errors of SQLite and SQLAlchemy in the block into casstore's own."""
@@ -202,6 +209,23 @@ class Index:
     def _busy(self, seconds: float) -> StoreBusyError:
         who = self._file_lock.holder()
         return StoreBusyError(f"{self.path} is locked by {who}; waited {seconds:.0f} s. Try again when it is done")
+
+    def _warn_of_reader(self, before: int) -> None:
+        """Somebody who never ends his transaction keeps the WAL from being folded in: say so, once each time."""
+        grown = self._wal_bytes() >= WAL_WARNING
+        if grown and not self._warned:
+            _log.warning(
+                "%s-wal has grown to %d MiB: another program (a database browser?) holds an old state of the index; "
+                "close it",
+                self.path,
+                before >> 20,
+            )
+        self._warned = grown
+
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes of the WAL now. Much more than 16 MiB: some program doesn't end its reading."""
+        return self._wal_bytes()
 
     def _wal_bytes(self) -> int:
         return fsio.size_of(self.path + "-wal") or 0
@@ -287,7 +311,8 @@ def _typed(error: BaseException | None, path: str) -> CasstoreError:
     """casstore's error for one of SQLite's."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     text = f"{path}: {error}"
-    if code == sqlite3.SQLITE_FULL:
+    full = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
+    if code == sqlite3.SQLITE_FULL or full:
         return NoSpaceError(f"{text}. Free some space, or run: casstore gc")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
         return StoreBusyError(f"{text}. A program that isn't casstore holds the index; close it and try again")
@@ -317,6 +342,14 @@ def _after_fork_in_parent() -> None:
     for index in _forking:
         index._after_fork_in_parent()
     _forking.clear()
+
+
+def _is_full(path: str) -> bool:
+    """Whether the disk has no room for the pages of shared memory that opening an index takes."""
+    try:
+        return shutil.disk_usage(os.path.dirname(path)).free < SHARED_MEMORY
+    except OSError:
+        return False
 
 
 def _after_fork_in_child() -> None:

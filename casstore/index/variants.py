@@ -108,6 +108,8 @@ _part_inputs = hashes.alias("part_inputs")
 
 
 def _query() -> Select[Any]:
+    # Outer joins: a row whose ids lead nowhere (a flipped bit) has to be found to be told. Where a condition asks for
+    # more, SQLite turns them into inner ones.
     return (
         select(
             variants.c.id,
@@ -130,9 +132,9 @@ def _query() -> Select[Any]:
             objects.c.condemned_at.is_not(None),
             objects.c.damaged_at.is_not(None),
         )
-        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
-        .join(_inputs, _inputs.c.id == variants.c.inputs_id)
-        .join(recipes, recipes.c.id == variants.c.recipe_id)
+        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id, isouter=True)
+        .outerjoin(_inputs, _inputs.c.id == variants.c.inputs_id)
+        .outerjoin(recipes, recipes.c.id == variants.c.recipe_id)
         .outerjoin(value_sets, value_sets.c.id == variants.c.values_id)
         .outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
         .outerjoin(objects, objects.c.id == variant_parts.c.object_id)
@@ -170,7 +172,7 @@ def _collect(connection: Connection, query: Select[Any]) -> Iterable[tuple[Ident
         key: Identity = group[0][1:8]
         told, values_digest, data = group[0][8:11]
         parts = []
-        sound = data is None or plain_digest(data) == values_digest
+        sound = None not in key and (data is None or plain_digest(data) == values_digest)
         for *_, object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged in group:
             if None in (object_digest, stamp, inputs, layout):
                 sound = False  # a row that lost what it points to

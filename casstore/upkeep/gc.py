@@ -11,7 +11,8 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from casstore import fsio
 from casstore.core.directory import BALLAST_BYTES
@@ -30,6 +31,8 @@ CONDEMN_CHUNK = 500
 SWEEP_CHUNK = 200
 EVERYTHING = 1 << 62
 DEFAULT_GRACE_HOURS = 24.0
+LONGEST_GRACE_HOURS = 1e6  # a century
+_OBJECT = re.compile("([0-9a-f]{64})" + re.escape(container.SUFFIX))
 _OWNER = re.compile("[0-9a-f]{16}")
 
 
@@ -45,10 +48,15 @@ def collect(handle: Handle, *, yes: bool = False, grace_hours: float | None = No
     Raises:
         StoreBusyError: another gc is running.
     """
+    handle.check_open()
+    if handle.full and yes:
+        freed = _remove_dead(handle)  # needs no index
+        if sum(freed):
+            return GcReport(0, 0, sum(freed), 0, 0, len(freed), 0.0)
     handle.check_writable()
     grace = _grace(handle) if grace_hours is None else grace_hours
-    if not grace >= 0:
-        raise UsageError(f"a grace of {grace} hours can't be meant; 0 is the least")
+    if not 0 <= grace <= LONGEST_GRACE_HOURS:
+        raise UsageError(f"a grace of {grace} hours can't be meant; use 0 to {LONGEST_GRACE_HOURS:,.0f}")
     lock = FileLock(handle.directory.lock("gc"))
     if not lock.try_acquire():
         raise StoreBusyError(f"another gc is running on {handle.directory.path}; try again when it is done")
@@ -70,7 +78,8 @@ def _grace(handle: Handle) -> float:
 
 def _dry_run(handle: Handle, grace_ms: int, started: float) -> GcReport:
     before = now_ms() - grace_ms
-    leftovers = [*_dead_temps(handle, remove=False), *_strays(handle, before, remove=False)]
+    dead = _dead_temps(handle)
+    leftovers = [*map(_own_size, dead), *_strays(handle, before, dead)]
     with handle.index.read() as connection:
         condemned, _ = garbage.condemnable(connection)
         doomed = garbage.sweepable(connection, before, EVERYTHING, also_fresh=grace_ms == 0)
@@ -83,10 +92,10 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
     # On a full disk even a delete needs room for the WAL, so what needs no index write goes first.
     if handle.free_bytes() < BALLAST_BYTES:
         fsio.unlink(handle.directory.ballast)
-    leftovers = list(_dead_temps(handle, remove=True))
+    leftovers = _remove_dead(handle)
     with handle.index.write() as connection:
         run_id = start_run(connection, "gc")
-    leftovers += _strays(handle, now_ms() - grace_ms, remove=True)
+    leftovers += _strays(handle, now_ms() - grace_ms)
     condemned = swept = freed = 0
     while True:
         with handle.index.write() as connection:
@@ -115,27 +124,35 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
     return GcReport(condemned, swept, freed, 0, waiting, len(leftovers), time.monotonic() - started)
 
 
-def _dead_temps(handle: Handle, *, remove: bool) -> Iterator[int]:
-    """Sizes of the temps of owners that live no more; their lock files go with them."""
+def _dead_temps(handle: Handle) -> list[str]:
+    """The temps of owners that live no more."""
     alive: dict[str, bool] = {}
-    for name in os.listdir(handle.directory.tmp):
+    dead = []
+    for name in sorted(os.listdir(handle.directory.tmp)):
         owner, _, rest = name.partition("-")
         if not _OWNER.fullmatch(owner) or not rest.isdecimal():
             continue  # not one of ours
         if owner not in alive:
             alive[owner] = _is_alive(handle, owner)
-        path = os.path.join(handle.directory.tmp, name)
         if not alive[owner]:
-            size = _own_size(path)
-            if not remove or fsio.unlink(path):
-                yield size
-    if remove:
-        for owner in filter(_OWNER.fullmatch, os.listdir(handle.directory.owners)):
-            lock = FileLock(os.path.join(handle.directory.owners, owner))
-            with contextlib.suppress(FileNotFoundError):
-                if lock.try_acquire(create=False):
-                    fsio.unlink(lock.path)
-                    lock.release()
+            dead.append(os.path.join(handle.directory.tmp, name))
+    return dead
+
+
+def _remove_dead(handle: Handle) -> list[int]:
+    """Remove the temps and lock files of owners that live no more; returns the bytes that each temp gave back."""
+    freed = []
+    for path in _dead_temps(handle):
+        size = _own_size(path)
+        if fsio.unlink(path):
+            freed.append(size)
+    for owner in filter(_OWNER.fullmatch, os.listdir(handle.directory.owners)):
+        lock = FileLock(os.path.join(handle.directory.owners, owner))
+        with contextlib.suppress(FileNotFoundError):
+            if lock.try_acquire(create=False):
+                fsio.unlink(lock.path)
+                lock.release()
+    return freed
 
 
 def _own_size(path: str) -> int:
@@ -158,45 +175,62 @@ def _is_alive(handle: Handle, owner: str) -> bool:
     return False
 
 
-def _strays(handle: Handle, before: int, *, remove: bool) -> Iterator[int]:
-    """Sizes of object files without a row that are old enough and that no living put holds a temp of."""
+def _strays(handle: Handle, before: int, dead_temps: Sequence[str] | None = None) -> Iterator[int]:
+    """Sizes of object files without a row that are old enough and that no living put holds a temp of.
+
+    Args:
+        handle: the open store.
+        before: what was written later (ms UTC) stays.
+        dead_temps: for a dry run, the temps that would have gone before; None: remove the files.
+    """
+    spare = Counter(_inode(path) for path in dead_temps or ())
     for shard in handle.directory.shards():
         candidates = {}
         for name in os.listdir(shard):
-            digest = _digest_of(name)
-            if digest is not None and _stray_size(os.path.join(shard, name), before) is not None:
-                candidates[digest] = os.path.join(shard, name)
+            digest, path = _digest_of(name), os.path.join(shard, name)
+            if digest is not None and _stray_size(path, before, spare) is not None:
+                candidates[digest] = path
         if not candidates:
             continue
         with handle.index.read() as connection:
             known = object_rows(connection, list(candidates))
         strays = {digest: path for digest, path in candidates.items() if digest not in known}
-        if strays and remove:
+        if dead_temps is not None:
+            yield from (_stray_size(path, before, spare) or 0 for path in strays.values())
+        elif strays:
             with handle.index.write() as connection:
                 known = object_rows(connection, list(strays))
                 for digest, path in strays.items():
-                    size = None if digest in known else _stray_size(path, before)
+                    size = None if digest in known else _stray_size(path, before, spare)
                     if size is not None and fsio.unlink(path):
                         yield size
-        else:
-            yield from (_stray_size(path, before) or 0 for path in strays.values())
 
 
 def _digest_of(name: str) -> bytes | None:
-    stem, suffix = os.path.splitext(name)
-    if suffix != container.SUFFIX or len(stem) != 64:
-        return None  # not one of ours: gc never touches it
-    try:
-        return bytes.fromhex(stem)
-    except ValueError:
-        return None
+    found = _OBJECT.fullmatch(name)
+    return bytes.fromhex(found[1]) if found else None  # not one of ours: gc never touches it
 
 
-def _stray_size(path: str, before: int) -> int | None:
-    """The size of a file that may go if it has no row; None if it is young, or if a put still holds its temp."""
+def _stray_size(path: str, before: int, spare: Mapping[tuple[int, int], int]) -> int | None:
+    """The size of a file that may go if it has no row; None if it is young, or if a put still holds its temp.
+
+    Args:
+        path: of the file.
+        before: what was written later (ms UTC) stays.
+        spare: {inode: names of it that don't count}.
+    """
     try:
         found = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return None
     old = max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000 <= before
-    return found.st_size if old and found.st_nlink == 1 else None
+    held = found.st_nlink - spare.get((found.st_dev, found.st_ino), 0) > 1
+    return None if held or not old else found.st_size
+
+
+def _inode(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino

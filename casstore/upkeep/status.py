@@ -20,5 +20,10 @@ def status(handle: Handle) -> Status:
         recipes = tuple(usage_by_recipe(connection))
         runs = tuple(last_runs(connection, RUNS))
     return Status(
-        path=handle.directory.path, durability=handle.durability, recipes=recipes, runs=runs, **asdict(counts)
+        path=handle.directory.path,
+        durability=handle.durability,
+        wal_bytes=handle.index.wal_bytes,
+        recipes=recipes,
+        runs=runs,
+        **asdict(counts),
     )

@@ -5,6 +5,7 @@ Damage is noted (`damaged_at`), so that the next build heals it; nothing is move
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,7 +13,7 @@ import xxhash
 
 from casstore import fsio
 from casstore.core.handle import Handle
-from casstore.errors import CorruptObjectError
+from casstore.errors import CorruptObjectError, NoSpaceError, StorePermissionError, UnsafePlaceError
 from casstore.index.objects import ObjectRow, mark_damaged, mark_verified, object_rows, objects_after
 from casstore.index.tables import signed
 from casstore.index.variants import variants_after
@@ -51,7 +52,7 @@ def verify(handle: Handle, *, deep: bool = False, progress: Callable[[int], None
                 good.append(row.digest)
             else:
                 bad.append((row, problem))
-        findings += _note(handle, bad, good if deep else [])
+        findings += _note(handle, bad, good if deep else [], deep=deep)
     if deep:
         findings += _unsound_variants(handle)
     return VerifyReport(checked, len(findings), tuple(findings), time.monotonic() - started)
@@ -87,30 +88,33 @@ def _content_problem(path: str, row: ObjectRow) -> str | None:
     except CorruptObjectError as error:
         return str(error)
     except OSError as error:
-        return f"it can't be read: {error.strerror or error}"
+        if error.errno in (errno.EIO, errno.ENOENT, errno.ENODATA, errno.EUCLEAN):
+            return f"it can't be read: {error.strerror or error}"
+        raise fsio.typed(error, "read", path) from error  # no rights or no memory: that says nothing about the file
     return None
 
 
-def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes]) -> Iterator[Finding]:
+def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes], *, deep: bool) -> list[Finding]:
     """Mark what is still wrong under the write lock; an object that was healed or swept meanwhile is no finding."""
     if not bad and not good:
-        return iter(())
-    if handle.read_only:
-        return iter([Finding("object", row.digest.hex(), problem) for row, problem in bad])
-    findings = []
-    with handle.index.write() as connection:
-        now = object_rows(connection, [row.digest for row, _ in bad])
-        wrong = []
-        for row, problem in bad:
-            current = now.get(row.digest)
-            gone = fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) is None
-            if current is None or (current.condemned and gone) or (current.stored_xxh3 != row.stored_xxh3):
-                continue
-            wrong.append(row.digest)
-            findings.append(Finding("object", row.digest.hex(), problem))
-        mark_damaged(connection, wrong)
-        mark_verified(connection, good)
-    return iter(findings)
+        return []
+    try:
+        handle.check_writable()
+        with handle.index.write() as connection:
+            now = object_rows(connection, [row.digest for row, _ in bad])
+            still = [(row, problem) for row, problem in bad if _is_still_wrong(handle, now.get(row.digest), deep=deep)]
+            mark_damaged(connection, [row.digest for row, _ in still])
+            mark_verified(connection, good)
+    except (NoSpaceError, StorePermissionError, UnsafePlaceError):
+        still = bad  # where nothing can be noted it can still be told
+    return [Finding("object", row.digest.hex(), problem) for row, problem in still]
+
+
+def _is_still_wrong(handle: Handle, row: ObjectRow | None, *, deep: bool) -> bool:
+    if row is None:
+        return False
+    gone = fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) is None
+    return not (row.condemned and gone) and _problem(handle, row, deep=deep) is not None
 
 
 def _unsound_variants(handle: Handle) -> Iterator[Finding]:
@@ -123,5 +127,5 @@ def _unsound_variants(handle: Handle) -> Iterator[Finding]:
         after = max(row.id for _, row in rows)
         for key, row in rows:
             if not row.sound or not row.parts:
-                name = f"{key[0]} {key[1].hex()} {key[4] or 'full size'}"
+                name = f"{key[0]} {(key[1] or b'').hex()} {key[4] or 'full size'}"
                 yield Finding("variant", name, "its row doesn't match its checksum; the next build makes it again")
