@@ -27,6 +27,7 @@ from casstore.errors import BuildInterrupted, CasstoreError, EncoderError, Pictu
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode
 from casstore.index.failures import save_failures
+from casstore.index.reasons import PICTURE_FAILURE
 from casstore.index.runs import finish_run, start_run
 from casstore.model import BuildReport, Failure
 
@@ -140,7 +141,7 @@ class _Build:
             first = self.failures[0]
             raise PictureError(f"{first.path}: {first.message}")
         # Equal sizes side by side, so that batches fill up; otherwise in the order of the rows.
-        todo.sort(key=lambda planned: planned.key.resolution if planned.key is not None else "")
+        todo.sort(key=_size)
         return todo, same_key
 
     def _encode_all(self, todo: list[PlanRow]) -> None:
@@ -200,9 +201,9 @@ class _Build:
             for decoded in batch:
                 self._fail(decoded.planned, error, key=decoded.item.key)
             if self.options.on_error == "raise":
-                if isinstance(error, CasstoreError):
-                    raise
                 names = ", ".join(decoded.item.sample for decoded in batch)
+                if isinstance(error, CasstoreError):
+                    raise type(error)(f"{names}: {error}") from error
                 raise EncoderError(f"the encoder failed on {names}: {type(error).__name__}: {error}") from error
             return
         encode_us = round((time.perf_counter() - started) * 1e6 / len(batch))
@@ -237,6 +238,8 @@ class _Build:
         name, message = type(error).__name__, str(error) or type(error).__name__
         if isinstance(error, SourceChanged):
             name, message = "SourceChangedError", "it changed while building; nothing was stored. Build again"
+        if key is not None and name == PICTURE_FAILURE:
+            name = "EncoderError"  # whatever an encoder calls its errors, they are tried again
         self.failures.append(Failure(planned.row.sample, planned.row.path, name, message))
         self._advance(1)
         key = key or planned.key
@@ -248,7 +251,7 @@ class _Build:
                 raise type(error)(f"{planned.row.path}: {message}") from error
             if isinstance(error, SourceChanged):
                 raise SourceNotFoundError(f"{planned.row.path}: {message}") from error
-            raise error
+            raise EncoderError(f"{planned.row.path}: {name}: {message}") from error
 
     def _settle(self, same_key: list[PlanRow]) -> None:
         """A second row with the same key is a hit, or failed with the first."""
@@ -313,6 +316,11 @@ class _Build:
             yield
         finally:
             signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
+
+
+def _size(planned: PlanRow) -> tuple[str, tuple[int, int]]:
+    content = planned.row.content
+    return planned.key.resolution if planned.key is not None else "", (content and content.upright) or (0, 0)
 
 
 def _counts(report: BuildReport) -> dict[str, Any]:

@@ -148,10 +148,10 @@ def _query() -> Select[Any]:
 def find_variants(connection: Connection, keys: Sequence[Key]) -> dict[bytes, VariantRow]:
     """{key digest: row} of those of the keys that are stored."""
     wanted = {identity(key): key.digest for key in keys}
-    recipe_digests = list({key.recipe.digest for key in keys})
     found = {}
     for part in chunks(list({key.primary.digest for key in keys})):
-        query = _query().where(hashes.c.digest.in_(part), recipes.c.digest.in_(recipe_digests))
+        # Only the content is asked for: a condition on the recipe would make SQLite walk all variants of that recipe.
+        query = _query().where(hashes.c.digest.in_(part))
         for key, row in _collect(connection, query):
             if key in wanted:
                 found[wanted[key]] = row
@@ -301,14 +301,14 @@ def delete_variants(connection: Connection, ids: Iterable[int]) -> int:
 def resolutions_of(connection: Connection, content: Content, recipe: bytes) -> list[str]:
     """The resolutions at which a content is stored with the recipe of this digest."""
     query = (
-        select(variants.c.resolution)
+        select(variants.c.resolution, recipes.c.digest)
         .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
         .join(recipes, recipes.c.id == variants.c.recipe_id)
-        .where(hashes.c.digest == content.digest, hashes.c.kind == content.kind, recipes.c.digest == recipe)
+        .where(hashes.c.digest == content.digest, hashes.c.kind == content.kind)
         .distinct()
         .order_by(variants.c.resolution)
     )
-    return list(connection.scalars(query))
+    return [resolution for resolution, digest in connection.execute(query) if digest == recipe]
 
 
 def select_for_forget(

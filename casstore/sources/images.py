@@ -84,7 +84,7 @@ def decode(data: bytes) -> Image.Image:
             if orientation in _UPRIGHT and image.format != "TIFF":  # Pillow turns a TIFF when it loads it
                 return found.transpose(_UPRIGHT[orientation])
             return found.copy() if found is image else found
-    except PictureError:
+    except (PictureError, MemoryError):  # no memory is no fault of the picture
         raise
     except Exception as error:
         raise PictureError(_reason(data, error)) from error

@@ -46,11 +46,13 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """All files with the wanted endings; the directories that were listed, and those that weren't entered."""
+    """All files with the wanted endings; the directories that were listed, those that weren't entered, and of these
+    the ones that can't be, with the reason."""
 
     found: list[_Found]
     listed: set[str]
     failed: set[str]
+    unreadable: list[_Found]
 
 
 def scan(
@@ -111,6 +113,9 @@ def _scan_folder(
     for seen in _hash_and_save(handle, root_id, root, todo, now, progress):
         place = (seen.relpath, seen.name)
         rows[place] = _row(root, inside, prefix, place, seen.content, seen.error)
+    for folder_ in listing.unreadable:  # a row, so that nobody takes the rest for everything
+        place = (folder_.relpath, folder_.name)
+        rows[place] = _row(root, inside, prefix, place, None, folder_.error)
     present = {(file.relpath, file.name) for file in listing.found}
     gone = [
         place
@@ -136,6 +141,7 @@ def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
     found: list[_Found] = []
     listed: set[str] = set()
     failed: set[str] = set()
+    unreadable: list[_Found] = []
     visited: set[tuple[int, int]] = set()
     pending, links = [inside], list[str]()
     while pending or links:
@@ -149,8 +155,10 @@ def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
             visited.add((identity.st_dev, identity.st_ino))
             with os.scandir(place) as entries:
                 listing = sorted(entries, key=lambda entry: os.fsencode(entry.name), reverse=True)
-        except OSError:
+        except OSError as error:
             failed.add(relpath)
+            above, name = os.path.split(relpath)
+            unreadable.append(_Found(above, name, None, f"can't list the folder {place}: {error.strerror or error}"))
             continue
         listed.add(relpath)
         for entry in listing:
@@ -160,7 +168,7 @@ def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
                 (links if entry.is_symlink() else pending).append(os.path.join(relpath, entry.name))
             elif entry.name.lower().endswith(extensions):
                 found.append(_look(relpath, entry))
-    return _Listing(found, listed, failed)
+    return _Listing(found, listed, failed, unreadable)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -1,0 +1,56 @@
+"""How SQLite goes about our statements: what is asked per key must not walk a table that grows with the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core.helpers import handle_of, key, put
+from kit import FakeEncoder, build, pictures
+from sqlalchemy import event
+
+import casstore
+from casstore.core.read import lookup
+
+
+def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
+    """Calls whose cost must not depend on what else is stored."""
+    recipe = FakeEncoder().recipe
+    return [
+        lambda: lookup(handle_of(store), [key("a")]),
+        lambda: lookup(handle_of(store), [key("not there")]),
+        lambda: store.get(photos / "p000.png", recipe, as_numpy=True),
+        lambda: store.get(photos / "p001.png", recipe, resolution=64, as_numpy=True),
+        lambda: put(store, "new"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
+    store: casstore.Store, tmp_path: Path, number: int
+) -> None:
+    """No step scans a table, and variants are never found by their recipe, which all of them may share."""
+    put(store, "a")
+    pictures(tmp_path / "photos", 3)
+    build(store, tmp_path / "photos", FakeEncoder())
+    index = handle_of(store).index
+    statements: list[tuple[str, Any]] = []
+    for engine in (index._reader, index._writer):
+        event.listen(
+            engine,
+            "before_cursor_execute",
+            lambda _c, _k, sql, parameters, _x, many: statements.append((sql, parameters[0] if many else parameters)),
+        )
+    per_key(store, tmp_path / "photos")[number]()
+    walked = []
+    with index.read() as connection:
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        for sql, parameters in statements:
+            if sql.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE"):
+                for *_, step in raw.execute(f"EXPLAIN QUERY PLAN {sql}", parameters):
+                    if ("SCAN" in step and "roots" not in step) or "ix_variants_recipe_id" in step:
+                        walked.append((step, sql))
+    assert statements and walked == []
