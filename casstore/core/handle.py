@@ -248,6 +248,7 @@ class Flusher:
             fsio.flush_file(directory)
 
     def close(self) -> None:
+        """Give the descriptor back."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -51,6 +51,7 @@ _log = logging.getLogger("casstore.index")
 _text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 _SYNCHRONOUS = {"full": 2, "off": 0}
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
+_poisoned: set[tuple[int, int]] = set()  # indexes that were in a transaction when this process was forked
 _inherited: list[Any] = []  # a forked child must neither use nor close these, so they are kept for ever
 
 
@@ -72,7 +73,7 @@ class Index:
 
     def _start(self) -> None:
         self._warned = False
-        self._poisoned = False  # in a child that was forked inside a transaction
+        self._poisoned = _inode(self.path) in _poisoned
         self._active: dict[int, int] = {}  # thread -> transactions it is in
         self._gate = threading.Condition(threading.Lock())
         self._queue = threading.Lock()  # threads queue here, processes at the file lock
@@ -254,7 +255,8 @@ class Index:
         with self._gate:
             if self._poisoned:
                 raise UsageError(
-                    f"{self.path}: this process was forked inside a transaction; open the store again in the child"
+                    f"{self.path}: this process was forked inside a transaction, so SQLite can't be trusted with this "
+                    "store here. Fork outside of calls to the store, or start processes with spawn"
                 )
             self._active[me] = self._active.get(me, 0) + 1
         try:
@@ -277,10 +279,10 @@ class Index:
         self._gate.release()
 
     def _after_fork_in_child(self) -> None:
-        poisoned = bool(self._active)
+        if self._active:
+            _poisoned.add(_inode(self.path))
         _inherited.append((self._reader, self._writer, self._file_lock, self._gate))
         self._start()
-        self._poisoned = poisoned
 
 
 def _set_pragmas(raw: Any, pragmas: dict[str, int]) -> None:
@@ -342,6 +344,14 @@ def _after_fork_in_parent() -> None:
     for index in _forking:
         index._after_fork_in_parent()
     _forking.clear()
+
+
+def _inode(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def _is_full(path: str) -> bool:
