@@ -25,6 +25,7 @@ from casstore.errors import (
     UnsafePlaceError,
     UsageError,
 )
+from casstore.index.tables import SCHEMA
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give up rights")
 
