@@ -71,6 +71,7 @@ class Store:
 
         self._handle = Handle(path, create=create, durability=durability, unsafe_filesystem=unsafe_filesystem)
         self._unsafe_filesystem = unsafe_filesystem
+        self._batches: list[Batch] = []  # those that were begun; one without a `with` block ends with the store
 
     @property
     def path(self) -> str:
@@ -83,8 +84,14 @@ class Store:
         return self._handle.durability
 
     def close(self) -> None:
-        """Give everything back. Closing twice is fine."""
-        self._handle.close()
+        """Commit what batches still hold, and give everything back. Closing twice is fine."""
+        batches, self._batches = self._batches, []
+        try:
+            for batch in batches:
+                if not batch.ended:  # one that has ended has told its errors already
+                    batch.flush()
+        finally:
+            self._handle.close()
 
     def __enter__(self) -> Store:
         return self
@@ -229,6 +236,10 @@ class Store:
         from casstore.core.read import lookup
         from casstore.index.readonly import retried
 
+        if not isinstance(key, Key):
+            raise UsageError(
+                f"lookup needs a casstore.Key, not {type(key).__name__}; store.key(path, recipe) makes one"
+            )
         return retried(lambda: lookup(self._handle, [key])[0])
 
     def get(
@@ -294,7 +305,9 @@ class Store:
         from casstore.core.batch import Batch
 
         self._handle.check_open()
-        return Batch(self._handle)
+        batch = Batch(self._handle)
+        self._batches = [*(b for b in self._batches if not b.ended), batch]
+        return batch
 
     # -- upkeep ----------------------------------------------------------------------------------------------------
 

@@ -92,11 +92,11 @@ def edit(path: Path) -> None:
     turned.save(path, kind)
 
 
-def main(here: str, *folders: str) -> None:
+def main(*folders: str) -> None:
     work = Path(tempfile.mkdtemp(prefix="casstore-demo-"))
     photos, store = work / "photos", work / "cache"
     if folders:
-        source = Path(here, folders[0])
+        source = Path(folders[0]).resolve()
         if not source.is_dir():
             raise SystemExit(f"{source} isn't a folder")
         say(f"copying the pictures of {source} to {photos}, so that the demo may edit them")

@@ -64,6 +64,8 @@ class Options:
 
 def build(handle: Handle, plan: Plan, encode: Encode, options: Options) -> BuildReport:
     """Encode the plan's misses and store them; see `Store.build`."""
+    if not isinstance(plan, Plan) or not callable(encode):
+        raise UsageError(f"a build needs a plan and a function, not {type(plan).__name__} and {type(encode).__name__}")
     handle.check_writable()
     return _Build(handle, plan, encode, options).run()
 
@@ -215,7 +217,7 @@ class _Build:
         assert miss is not None
         try:
             checked = check_result(key, result, decoded.values, allow_nonfinite=self.options.allow_nonfinite)
-        except EncoderError as error:
+        except Exception as error:  # whatever a strange tensor does costs its own item only
             self._fail(decoded.planned, error, raising=True, key=key)
             return
         self.batch.add(key, checked, reason=miss.reason, encode_us=encode_us)
@@ -294,7 +296,7 @@ class _Build:
             seconds=seconds,
             stored_bytes=self.batch.stored_bytes,
             failures=tuple(self.failures),
-            notes=tuple(self.notes),
+            notes=tuple(note for note in self.notes if note[0] not in {f.sample for f in self.failures}),
         )
 
     @contextlib.contextmanager

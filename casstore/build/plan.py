@@ -13,7 +13,7 @@ from casstore.identity import resolutions
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Recipe
 from casstore.model import Content, Hit, Miss
-from casstore.sources.inputs import Row
+from casstore.sources.inputs import Inputs, Row
 
 LOOKUP_CHUNK = 2000
 
@@ -78,6 +78,15 @@ def key_of(content: Content, recipe: Recipe, resolution: resolutions.Resolution)
     return Key.content(content, recipe, resolution=resolutions.choose(resolution, size))
 
 
+def _check_strides(recipe: Recipe, resolution: resolutions.Resolution) -> None:
+    """Refuse a fixed resolution at which no tensor could have the shape that the recipe declares."""
+    size = resolutions.parse(resolution) if isinstance(resolution, str) else None
+    strides = recipe.stride.values() if isinstance(recipe.stride, Mapping) else [recipe.stride]
+    for stride in strides:
+        if size is not None and stride is not None and (size[0] % stride or size[1] % stride):
+            raise UsageError(f"resolution {resolution} isn't divisible by the stride {stride} of {recipe.name}")
+
+
 def make_plan(handle: Handle, rows: Sequence[Row], recipe: Recipe, resolution: resolutions.Resolution) -> Plan:
     """Look every row up.
 
@@ -90,9 +99,12 @@ def make_plan(handle: Handle, rows: Sequence[Row], recipe: Recipe, resolution: r
     Raises:
         UsageError: the resolution can't be meant.
     """
+    if not isinstance(rows, Inputs):
+        raise UsageError(f"a plan needs what store.scan returns, not {type(rows).__name__}")
     wanted = resolutions.check(resolution)
     if not isinstance(recipe, Recipe):
-        raise UsageError(f"a plan needs a casstore.Recipe, not a {type(recipe).__name__}")
+        raise UsageError(f"a plan needs a casstore.Recipe, not {type(recipe).__name__}")
+    _check_strides(recipe, wanted)
     keys = [None if row.content is None else key_of(row.content, recipe, wanted) for row in rows]
     known = list({key.digest: key for key in keys if key is not None}.values())
     states: dict[bytes, Hit | Miss] = {}

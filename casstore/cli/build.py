@@ -69,7 +69,7 @@ def build_command(
 def _reasons(hits: int, reasons: Any, *, retry: bool) -> str:
     parts = [f"{number(hits)} reused"]
     for reason, count in reasons.items():
-        hint = " (--retry tries them again)" if reason == "failed" and not retry else ""
+        hint = " (tried again only with --retry)" if reason == "failed" and not retry else ""
         parts.append(f"{number(count)} {reason}{hint}")
     return ", ".join(parts)
 

@@ -100,7 +100,7 @@ def restore_command(backup: str, place: str | None, as_json: bool, yes: bool) ->
     """
     from casstore.upkeep.restore import restore
 
-    path = _path(place)
+    path = _path(place, index=False)
     report = restore(path, backup, yes=yes)
     if as_json:
         emit({"path": path, "done": yes, "variants": report.variants, "damaged": report.damaged, "backup": report.kept})
@@ -117,7 +117,7 @@ def restore_command(backup: str, place: str | None, as_json: bool, yes: bool) ->
     return 0
 
 
-def _path(place: str | None) -> str:
+def _path(place: str | None, *, index: bool = True) -> str:
     path = os.path.abspath(store_path(place))
-    check_is_store(path)
+    check_is_store(path, index=index)
     return path

@@ -10,6 +10,7 @@ from typing import Any
 from casstore.core.handle import Handle
 from casstore.core.put import GROUP_BYTES, GROUP_OBJECTS, GROUP_SECONDS, Outcome, PutItem, put_group
 from casstore.core.results import Result, check_result
+from casstore.errors import UsageError
 from casstore.identity.keys import Key
 
 
@@ -38,6 +39,7 @@ class Batch:
         self._items: list[PutItem] = []
         self._bytes = 0
         self._since = 0.0
+        self._ended = False
         self.stored_bytes = 0
         """Bytes of objects that this batch added on disk."""
 
@@ -64,6 +66,8 @@ class Batch:
 
     def add(self, key: Key, result: Result, *, reason: str = "new", encode_us: int | None = None) -> None:
         """Add a checked result."""
+        if self._ended:
+            raise UsageError("this batch has ended with its `with` block; begin another one for further puts")
         if not self._items:
             self._since = time.monotonic()
         self._items.append(PutItem(key, result, reason, encode_us))
@@ -82,10 +86,16 @@ class Batch:
         if self._on_commit is not None:
             self._on_commit(report.outcomes)
 
+    @property
+    def ended(self) -> bool:
+        """Whether its `with` block is over."""
+        return self._ended
+
     def __enter__(self) -> Batch:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended = True
         self.flush()

@@ -79,18 +79,22 @@ def is_store(path: str) -> bool:
     return os.path.lexists(os.path.join(path, MARKER))
 
 
-def check_is_store(path: str) -> None:
-    """Refuse a path that isn't a store.
+def check_is_store(path: str, *, index: bool = True) -> None:
+    """Refuse a path that isn't a store; `index`: its index has to be there, too.
 
     Raises:
         NotAStoreError, StorePermissionError
     """
     if not os.path.isdir(path):
         kind = "is a file" if os.path.exists(path) else "doesn't exist"
-        raise NotAStoreError(f"{path} {kind}; make a store with: casstore init --store {path}")
+        raise NotAStoreError(
+            f"{path} {kind}, so there is no store; make one in a new folder: casstore init --store DIR"
+        )
     if not os.access(path, os.R_OK | os.X_OK):
         raise StorePermissionError(f"can't look into {path}. Check its owner and mode")
     if not is_store(path):
-        raise NotAStoreError(f"{path} isn't a casstore store; make one with: casstore init --store {path}")
-    if fsio.size_of(os.path.join(path, INDEX)) is None:
-        raise NotAStoreError(f"{path} has lost its {INDEX}; put a copy of it back. The objects are untouched")
+        raise NotAStoreError(f"{path} isn't a casstore store; make one in a new folder: casstore init --store DIR")
+    if index and fsio.size_of(os.path.join(path, INDEX)) is None:
+        raise NotAStoreError(
+            f"{path} has lost its {INDEX}; write a backup back: casstore db restore BACKUP. The objects are untouched"
+        )

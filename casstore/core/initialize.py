@@ -106,7 +106,8 @@ def _build(directory: Directory, durability: str) -> None:
     fsio.write_new(directory.marker, [_TOML.encode()])
     for name in ("store", "write", "gc"):
         fsio.write_new(directory.lock(name), [])
-    make_ballast(directory)
+    if durability == "full":
+        make_ballast(directory)
     settings = {
         "store_id": secrets.token_hex(16),
         "created_at": str(now_ms()),

@@ -51,7 +51,7 @@ def load(handle: Handle, key: Key, *, as_numpy: bool = False, again: bool = True
         except CorruptObjectError as error:
             if _note_damage(handle, part.object_digest) is False and again:
                 return load(handle, key, as_numpy=as_numpy, again=False)
-            miss = Miss("damaged", f"object {part.object_digest.hex()}: {error}")
+            miss = Miss("damaged", str(error))
             raise _miss_error(key, miss) from error
         found |= to_numpy(payload, layout) if as_numpy else to_torch(payload, layout)
     return found | _values(row)
@@ -77,7 +77,7 @@ def read_object(handle: Handle, digest: bytes, stored_bytes: int, expected: str)
         try:
             data = _read_file(path)
             if len(data) != stored_bytes:
-                raise CorruptObjectError(f"{path} has {len(data)} bytes, not {stored_bytes}")
+                raise CorruptObjectError(f"it has {len(data)} bytes, not {stored_bytes}")
             layout, payload, _ = container.decode(data, digest, Layout.parse(expected).payload_nbytes)
             if layout.text != expected:
                 raise CorruptObjectError("its layout isn't the one in the index")

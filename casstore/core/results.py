@@ -48,7 +48,7 @@ def check_result(
         NonFiniteError: NaN or infinity.
     """
     if not isinstance(result, Mapping):
-        raise EncoderError(f"a result is a dict of tensors and values, not a {type(result).__name__}")
+        raise EncoderError(f"a result is a dict of tensors and values, not {type(result).__name__}")
     for name in (*result, *(values or {})):
         if not isinstance(name, str) or not name or "." in name:
             raise EncoderError(f"{name!r} can't be the name of a tensor or value: names are strings without '.'")
@@ -60,13 +60,14 @@ def check_result(
         raise EncoderError(f"a result holds at least one tensor; this one has {sorted(map(str, result)) or 'nothing'}")
     for name, tensor in tensors.items():
         _check_shape(key, name, shape_of(tensor))
-        if not allow_nonfinite:
-            check_finite(name, tensor)
     try:
         payload = to_payload(tensors)
         text = exact(plain, "value") if plain else None
     except UsageError as error:
         raise EncoderError(str(error)) from error
+    if not allow_nonfinite:
+        for name, tensor in tensors.items():
+            check_finite(name, tensor)
     stamp = {
         "tensors": {name: [info.dtype, len(info.shape)] for name, info in payload.layout.tensors.items()},
         "values": sorted(plain),

@@ -49,6 +49,8 @@ def load_encoder(name: str) -> Encoder:
     except (Exception, SystemExit) as error:
         raise UsageError(f"encoder {name!r} can't be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(getattr(found, "recipe", None), Recipe) or not callable(found):
-        raise UsageError(f"encoder {name!r} is a {type(found).__name__} without a `recipe` or that can't be called")
+        raise UsageError(
+            f"encoder {name!r} is of type {type(found).__name__} without a `recipe` or that can't be called"
+        )
     encoder: Encoder = found
     return encoder

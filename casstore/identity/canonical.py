@@ -60,7 +60,7 @@ def _write(value: Any, where: str, style: _Style) -> str:
         members: dict[str, Any] = {}
         for key, member in value.items():
             if not isinstance(key, str):
-                raise UsageError(f"{where}: a key is {key!r}, a {type(key).__name__}; JSON keys are strings")
+                raise UsageError(f"{where}: a key is {key!r}, of type {type(key).__name__}; JSON keys are strings")
             name = style.key(key)
             if name in members:
                 raise UsageError(f"{where}: the key {name!r} stands there twice (once in another normal form)")
@@ -78,7 +78,7 @@ def _write(value: Any, where: str, style: _Style) -> str:
         if type(plain).__module__ != "numpy":
             return _write(plain, where, style)
     raise UsageError(
-        f"{where} is {value!r:.80}, a {type(value).__name__}, which JSON can't hold; "
+        f"{where} is {value!r:.80}, of type {type(value).__name__}, which JSON can't hold; "
         "use numbers, strings, lists or dicts"
     )
 

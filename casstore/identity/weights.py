@@ -34,7 +34,7 @@ def weights_digest(weights: Any) -> str:
     for name in sorted(state):
         tensor = state[name]
         if not isinstance(tensor, torch.Tensor):
-            raise UsageError(f"weights_digest: {name!r} is a {type(tensor).__name__}, not a tensor")
+            raise UsageError(f"weights_digest: {name!r} is of type {type(tensor).__name__}, not a tensor")
         data = tensor_bytes(f"weights_digest: {name!r}", tensor)
         head = canonical([name, dtype_name(tensor.dtype), list(tensor.shape)]).encode()
         # Lengths in front keep a name's end from being taken for a tensor's beginning.

@@ -118,11 +118,35 @@ def restore_index(store: str, backup: str) -> str | None:
         with contextlib.suppress(CorruptStoreError, sqlite3.DatabaseError):
             with contextlib.closing(_opened(index, "rw")) as raw:
                 kept = save_backup(raw, store, raw.execute("PRAGMA user_version").fetchone()[0])
-        # Into the file, not over it: whoever opens it meanwhile waits for a transaction, and sees old or new.
-        with contextlib.closing(_opened(index, "rw")) as raw, contextlib.closing(_opened(backup, "ro")) as copy:
-            copy.backup(raw)
-            raw.execute("PRAGMA journal_mode = WAL").fetchone()
+        try:
+            # Into the file, not over it: whoever opens it meanwhile waits for a transaction, and sees old or new.
+            with contextlib.closing(_opened(index, "rw")) as raw:
+                _copy(backup, raw)
+        except sqlite3.DatabaseError:
+            _replace(store, backup)  # there is no database to write into
     return kept
+
+
+def _copy(backup: str, raw: sqlite3.Connection) -> None:
+    with contextlib.closing(_opened(backup, "ro")) as copy:
+        copy.backup(raw)
+    raw.execute("PRAGMA journal_mode = WAL").fetchone()
+
+
+def _replace(store: str, backup: str) -> None:
+    """Put a backup in the place of an index that is missing or can't be opened; what was there is kept in backups/."""
+    index = os.path.join(store, "index.sqlite")
+    part = os.path.join(store, "backups", "restored.part")
+    fsio.unlink(part)
+    with contextlib.closing(_opened(part, "rwc")) as raw:
+        _copy(backup, raw)
+    fsio.flush_file(part)
+    if fsio.size_of(index) is not None:
+        fsio.rename(index, os.path.join(store, "backups", f"broken-{time.time_ns()}.sqlite"))
+    for suffix in ("-wal", "-shm"):
+        fsio.unlink(index + suffix)
+    fsio.rename(part, index)
+    fsio.flush_file(store)
 
 
 def _opened(path: str, mode: str) -> sqlite3.Connection:

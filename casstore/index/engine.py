@@ -325,9 +325,9 @@ def _typed(error: BaseException | None, path: str) -> CasstoreError:
             return StorePermissionError(f"{text}. Check its owner and mode")
         return NotAStoreError(f"{text}. There is no index here that can be opened")
     if code == sqlite3.SQLITE_NOTADB:
-        return NotAStoreError(f"{text}. Nothing was changed; put a copy of the index back")
+        return CorruptStoreError(f"{text}. Nothing was changed; write a backup back: casstore db restore BACKUP")
     if code == sqlite3.SQLITE_CORRUPT:
-        return CorruptStoreError(f"{text}. Nothing was changed; put a copy of the index back")
+        return CorruptStoreError(f"{text}. Nothing was changed; write a backup back: casstore db restore BACKUP")
     return StoreIOError(f"{text}. Check the disk, then try again")
 
 

@@ -16,11 +16,12 @@ VIEWS: dict[str, str] = {
 SELECT rtrim(r.path, '/') || '/' || CASE d.relpath WHEN '' THEN '' ELSE d.relpath || '/' END || s.name AS path,
        r.name AS root,
        lower(hex(h.digest)) AS content,
-       h.width, h.height, h.orientation, h.note,
+       h.width, h.height, h.orientation,
+       CASE WHEN h.width IS NOT NULL THEN h.note END AS note,
        s.st_size AS bytes,
        s.settled,
        {_iso("s.missing_since")} AS missing_since,
-       s.error,
+       coalesce(s.error, CASE WHEN h.width IS NULL THEN h.note END) AS error,
        s.hash_id
   FROM sources s
   JOIN directories d ON d.id = s.directory_id

@@ -142,7 +142,7 @@ def _info_and_bytes(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
         dtype = value.dtype.newbyteorder("<") if value.dtype.byteorder == ">" else value.dtype
         return TensorInfo(short, shape_of(value)), np.ascontiguousarray(value, dtype).reshape(-1).view(np.uint8)
     if not is_tensor(value):
-        raise UsageError(f"{name!r} is a {type(value).__name__}, not a tensor or an array")
+        raise UsageError(f"{name!r} is of type {type(value).__name__}, not a tensor or an array")
     short = dtype_name(value.dtype)
     if short not in ELEMENT_SIZE:
         raise UsageError(f"tensor {name!r} is {value.dtype}, which can't be stored; make it a plain dense tensor")

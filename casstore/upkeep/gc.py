@@ -115,7 +115,8 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
         freed += sum(stored for _, stored in doomed)
         if len(doomed) < SWEEP_CHUNK:
             break
-    make_ballast(handle.directory)
+    if handle.durable:
+        make_ballast(handle.directory)
     freed += sum(leftovers)
     with handle.index.write() as connection:
         waiting = garbage.waiting(connection, before)

@@ -111,10 +111,8 @@ def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes], *
 
 
 def _is_still_wrong(handle: Handle, row: ObjectRow | None, *, deep: bool) -> bool:
-    if row is None:
-        return False
-    gone = fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) is None
-    return not (row.condemned and gone) and _problem(handle, row, deep=deep) is not None
+    # A condemned object is nobody's: a put of it brings its own copy.
+    return row is not None and not row.condemned and _problem(handle, row, deep=deep) is not None
 
 
 def _unsound_variants(handle: Handle) -> Iterator[Finding]:

@@ -240,7 +240,7 @@ ITEM_FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "inf": (lambda r: {"latent": np.full_like(r["latent"], np.inf)}, r"'latent'.*256 of 256"),
     "dotted": (lambda r: {"unet.latent": r["latent"]}, r"'unet\.latent'"),
     "object-dtype": (lambda r: {"latent": r["latent"], "extra": np.array([{}, None])}, "'extra'.*object"),
-    "none": (lambda r: None, "not a NoneType"),
+    "none": (lambda r: None, "not NoneType"),
     "empty": (lambda r: {}, "at least one tensor"),
     "set-as-value": (lambda r: r | {"tags": {1, 2}}, r"value\.tags"),
     "surrogate-as-name": (lambda r: {"\udcff": r["latent"]}, "udcff"),
@@ -342,3 +342,23 @@ def test_what_raise_left_is_done_by_the_next_build(store: casstore.Store, folder
     encoder = FakeEncoder()
     assert check_counts(build(store, folder, encoder)).encoded == 3
     assert encoder.seen == ["p003.png", "p004.png", "p005.png"]
+
+
+def test_a_strange_tensor_costs_its_own_item_only(store: casstore.Store, tmp_path: Path) -> None:
+    """A sparse tensor, which hardly any operation takes, fails its item with a message; the others are stored."""
+    torch = pytest.importorskip("torch")
+    pictures(tmp_path / "p", 3)
+    encoder = FakeEncoder(change={"p001.png": lambda result: {"latent": torch.eye(8).to_sparse()}})
+    report = check_counts(build(store, tmp_path / "p", encoder))
+    assert (report.encoded, [(f.sample, f.error) for f in report.failures]) == (2, [("p001.png", "EncoderError")])
+    assert "sparse" in report.failures[0].message
+
+
+def test_a_picture_that_fails_has_no_note(store: casstore.Store, tmp_path: Path) -> None:
+    """A note says how a picture was converted; one that couldn't be isn't in the notes, nor in the view's."""
+    picture(tmp_path / "p" / "f.tiff", mode="F")
+    (tmp_path / "p" / "text.jpg").write_text("hello")
+    report = check_counts(build(store, tmp_path / "p", FakeEncoder()))
+    assert (report.failed, report.notes) == (2, ())
+    rows = store.sql("SELECT note, error IS NOT NULL FROM v_sources WHERE path LIKE '%text.jpg'").rows
+    assert rows == [(None, 1)]

@@ -175,3 +175,24 @@ def test_a_plan_says_in_one_line_what_it_would_do(
     picture(stored[0].parent / "new.png", seed=98)
     plan = store.plan(store.scan(stored[0].parent), encoder.recipe, resolution="64x64")
     assert str(plan) == "3 planned with fake: 1 stored, 1 edited, 1 new"
+
+
+def test_what_is_no_input_plan_or_key_is_a_usage_error(store: casstore.Store, tmp_path: Path) -> None:
+    """Mixed-up arguments are named, not attribute errors from deep inside."""
+    pictures(tmp_path / "p", 1)
+    inputs, recipe = store.scan(tmp_path / "p"), FakeEncoder().recipe
+    for call in (
+        lambda: store.plan("photos", recipe),  # type: ignore[arg-type]
+        lambda: store.plan(inputs, FakeEncoder()),  # type: ignore[arg-type]
+        lambda: store.build(inputs, FakeEncoder()),  # type: ignore[arg-type]
+        lambda: store.lookup("a.jpg"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError, match="needs"):
+            call()
+
+
+def test_a_resolution_that_no_tensor_can_have_is_refused_by_the_plan(store: casstore.Store, tmp_path: Path) -> None:
+    """A fixed size that the recipe's stride doesn't divide would fail every item after encoding it."""
+    pictures(tmp_path / "p", 1)
+    with pytest.raises(UsageError, match="250x250 isn't divisible by the stride 8"):
+        store.plan(store.scan(tmp_path / "p"), FakeEncoder().recipe, resolution="250x250")

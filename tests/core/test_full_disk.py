@@ -83,7 +83,7 @@ def test_the_ballast_is_given_up_for_opening_and_gc_frees(tmp_path: Path) -> Non
         from casstore.core import initialize
 
         initialize.BALLAST_BYTES, initialize.BALLAST_NEEDS_FREE = 4 << 20, 1 << 20
-        with casstore.open(place / "s", create=True, durability="off") as store:
+        with casstore.open(place / "s", create=True) as store:
             put(store, b={"t": np.random.default_rng(0).standard_normal(1 << 18)}, a={"t": np.arange(3)})
             store.forget(casstore.Recipe("r")).execute()
         fill(place)

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import stat
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from core.helpers import Child, child, expect, fast_folder, get, in_child, mount_tmpfs, outcome, put, sql, tree
@@ -68,12 +69,18 @@ def test_everything_in_a_store_is_private(tmp_path: Path) -> None:
 
 
 def test_a_ballast_is_set_aside_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 MiB are really taken when 1 GiB is free, and nothing at all when less is."""
+    """16 MiB are really taken when 1 GiB is free, and nothing at all when less is, or at durability off."""
+
+    def made(name: str, durability: Literal["full", "off"]) -> Path:
+        casstore.open(tmp_path / name, create=True, durability=durability).close()
+        return tmp_path / name / "ballast"
+
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(initialize.shutil, "disk_usage", lambda _: usage._replace(free=1 << 30))
-    assert (make(tmp_path / "roomy") / "ballast").stat().st_blocks * 512 >= 16 << 20
+    assert made("roomy", "full").stat().st_blocks * 512 >= 16 << 20
+    assert not made("fleeting", "off").exists()
     monkeypatch.setattr(initialize.shutil, "disk_usage", lambda _: usage._replace(free=(1 << 30) - 1))
-    assert not (make(tmp_path / "narrow") / "ballast").exists()
+    assert not made("narrow", "full").exists()
 
 
 def test_processes_that_create_one_store_at_once_all_open_it() -> None:
@@ -223,7 +230,7 @@ def foreign(path: Path, mode: str) -> None:
 
 DISASTERS = {
     "zero bytes": (lambda path: path.write_bytes(b""), CorruptStoreError),
-    "garbage": (lambda path: path.write_bytes(bytes(range(256)) * 64), NotAStoreError),
+    "garbage": (lambda path: path.write_bytes(bytes(range(256)) * 64), CorruptStoreError),
     "foreign": (lambda path: foreign(path, "DELETE"), NotAStoreError),
     "foreign, WAL": (lambda path: foreign(path, "WAL"), NotAStoreError),
     "missing": (lambda path: path.unlink(), NotAStoreError),

@@ -422,6 +422,14 @@ def test_a_condemned_object_that_is_put_again_is_alive(store: casstore.Store) ->
     assert get(store, "a") == expect("a")
 
 
+def test_a_condemned_object_of_a_living_key_is_revived_by_a_put(store: casstore.Store) -> None:
+    """A mark that shouldn't be there (an old index was put back, say) doesn't make the put look done."""
+    put(store, "a")
+    sql(store, "UPDATE objects SET condemned_at = 1")
+    put(store, "a")
+    assert sql(store, "SELECT condemned_at FROM objects") == [(None,)]
+
+
 def test_a_busy_index_fails_the_put_and_stores_nothing(store: casstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """While another process holds the write lock for too long a put is a typed error that leaves no temp."""
     monkeypatch.setattr("casstore.index.engine.BUSY_SECONDS", 0.05)
@@ -568,3 +576,19 @@ def test_flipping_a_bit_of_a_stored_file_changes_nothing_about_a_later_put_of_ot
     overwrite(path, flipped(path.read_bytes(), 200))
     put(store, "b")
     assert [get(store, "b"), get(store, "a")] == [expect("b"), "damaged"]
+
+
+def test_a_batch_takes_nothing_after_its_block(store: casstore.Store) -> None:
+    """A put that nobody would ever commit is refused."""
+    with store.batch() as batch:
+        pass
+    with pytest.raises(casstore.errors.UsageError, match="ended"):
+        batch.put(key("a"), result("a"))
+
+
+def test_a_batch_without_a_block_is_committed_by_close(tmp_path: Path) -> None:
+    """What was put is there, also when nobody flushed."""
+    with casstore.open(tmp_path / "s", create=True, durability="off") as store:
+        store.batch().put(key("a"), result("a"))
+    with casstore.open(tmp_path / "s") as store:
+        assert get(store, "a") == expect("a")

@@ -224,8 +224,8 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
         return real(*arguments)
 
     monkeypatch.setattr(read, "object_rows", rows)
+    monkeypatch.setattr(handle_of(store).index, "write", None)  # nobody gets as far as noting damage
     assert get(store, "a") == expect("a")
-    assert store.status().damaged == 0
 
 
 def test_a_reader_without_rights_still_reports_the_miss(store: casstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:

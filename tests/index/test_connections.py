@@ -151,7 +151,7 @@ def test_a_foreign_key_is_enforced(store: casstore.Store) -> None:
         (sqlite3.SQLITE_READONLY_DBMOVED, StorePermissionError),
         (sqlite3.SQLITE_IOERR_FSYNC, StoreIOError),
         (sqlite3.SQLITE_CORRUPT_INDEX, casstore.errors.CorruptStoreError),
-        (sqlite3.SQLITE_NOTADB, casstore.errors.NotAStoreError),
+        (sqlite3.SQLITE_NOTADB, casstore.errors.CorruptStoreError),
         (sqlite3.SQLITE_CANTOPEN, casstore.errors.NotAStoreError),
     ],
 )

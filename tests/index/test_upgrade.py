@@ -284,3 +284,21 @@ def test_what_is_no_backup_is_not_restored(tmp_path: Path, content: bytes | None
         (tmp_path / "backup").write_bytes(content)
     assert run(["db", "restore", str(tmp_path / "backup"), "--store", str(path), "--yes"]) == 2
     assert dump(path) == before
+
+
+@pytest.mark.parametrize("state", ["garbage", "missing", "empty"])
+def test_a_backup_stands_in_for_an_index_that_is_lost(tmp_path: Path, state: str) -> None:
+    """Where there is no database to write into, the backup takes its place, and what was there is kept aside."""
+    path = old_store(tmp_path)
+    backup = migrate.upgrade(str(path)).backup
+    index = path / "index.sqlite"
+    if state == "missing":
+        index.unlink()
+    else:
+        index.write_bytes(b"garbage" * 1000 if state == "garbage" else b"")
+    assert run(["db", "restore", str(backup), "--store", str(path), "--yes"]) == 0
+    with casstore.open(path) as store:
+        assert store.verify(deep=True).findings == ()
+        assert store.status().variants == 5
+    broken = [name for name in os.listdir(path / "backups") if name.startswith("broken")]
+    assert len(broken) == (state == "garbage")

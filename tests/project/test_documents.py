@@ -7,10 +7,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from kit import ROOT, FakeEncoder, build, object_files, pictures
+from kit import ROOT, FakeEncoder, build, object_files, picture, pictures
 
 import casstore
 from casstore.cli import COMMANDS
@@ -68,7 +69,7 @@ def test_the_sql_of_the_documents_runs(store: casstore.Store, tmp_path: Path) ->
 def test_the_columns_of_a_view_are_documented(store: casstore.Store, view: str) -> None:
     """docs/sql.md lists each view's columns, in order."""
     row = next(line for line in SQL.splitlines() if line.startswith(f"| `{view}` |"))
-    told = re.sub(r" \([^)]*\)", "", row.split("|")[3]).strip().split(", ")
+    told = re.sub(r" \([^)]*\)", "", row.split("|")[3]).replace('"', "").strip().split(", ")
     assert told == list(store.sql(f"SELECT * FROM {view}").columns)
 
 
@@ -89,9 +90,19 @@ def test_the_demo_encodes_what_it_should(tmp_path: Path) -> None:
     paths = pictures(tmp_path / "photos", 4, size=(80, 64))
     (tmp_path / "photos" / "copy.png").write_bytes(paths[0].read_bytes())
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"no picture")
-    command = [sys.executable, ROOT / "scripts" / "demo.py", tmp_path, "photos"]
+    command = [sys.executable, ROOT / "scripts" / "demo.py", tmp_path / "photos"]
     done = subprocess.run(command, capture_output=True, text=True, env={"TMPDIR": str(tmp_path), "PATH": ""})
     assert done.returncode == 0, done.stdout + done.stderr
     encoded = re.findall(r"([0-9]+) encoded;", done.stdout)
     assert encoded == ["4", "0", "1", "0"]
     assert "Try next" in done.stdout
+
+
+def test_the_python_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/python.md is a program that works, in a folder with photos/a.jpg."""
+    (code,) = blocks((ROOT / "docs" / "python.md").read_text(), "python")
+    picture(tmp_path / "photos" / "a.jpg", size=(300, 280))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/python.md", "exec"), names)
+    assert (names["report"].encoded, names["plan"].planned) == (1, 1)

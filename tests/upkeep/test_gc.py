@@ -282,7 +282,7 @@ def test_on_a_full_disk_the_ballast_goes_before_the_index_is_written(
     usage = shutil.disk_usage(tmp_path)
     roomy, full = usage._replace(free=1 << 30), usage._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: roomy)
-    with casstore.open(tmp_path / "s", create=True, durability="off") as store:
+    with casstore.open(tmp_path / "s", create=True) as store:
         ballast = tmp_path / "s" / "ballast"
         assert ballast.exists()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: full)

@@ -92,6 +92,13 @@ def test_a_whole_container_with_other_content_is_found(three: casstore.Store) ->
     assert found(three, deep=True) == {path.stem: "its content isn't what its name says"}
 
 
+def test_a_file_that_isnt_the_one_that_was_written_is_found(three: casstore.Store) -> None:
+    """Another encoding of the right content has another checksum than its row, and is reported by a deep verify."""
+    sql(three, "UPDATE objects SET stored_xxh3 = stored_xxh3 + 1 WHERE id = 1")
+    assert found(three) == {}
+    assert list(found(three, deep=True).values()) == ["the checksum of its file differs"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
