@@ -187,8 +187,12 @@ class Store:
             BuildInterrupted: Ctrl-C; what was encoded is stored, the report is in it.
         """
         from casstore.build.builder import Options, build
+        from casstore.build.plan import Plan
         from casstore.build.progress import shown
 
+        if not isinstance(plan, Plan) or not callable(encode):
+            given = f"{type(plan).__name__} and {type(encode).__name__}"
+            raise UsageError(f"a build needs what store.plan returns, and a function; not {given}")
         with shown(progress, plan.planned - plan.hits) as callback:
             options = Options(batch_size, workers, on_error, retry_failed, allow_nonfinite, callback)
             return build(self._handle, plan, encode, options)

@@ -64,8 +64,6 @@ class Options:
 
 def build(handle: Handle, plan: Plan, encode: Encode, options: Options) -> BuildReport:
     """Encode the plan's misses and store them; see `Store.build`."""
-    if not isinstance(plan, Plan) or not callable(encode):
-        raise UsageError(f"a build needs a plan and a function, not {type(plan).__name__} and {type(encode).__name__}")
     handle.check_writable()
     return _Build(handle, plan, encode, options).run()
 
