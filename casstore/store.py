@@ -190,9 +190,10 @@ class Store:
         from casstore.build.plan import Plan
         from casstore.build.progress import shown
 
-        if not isinstance(plan, Plan) or not callable(encode):
-            given = f"{type(plan).__name__} and {type(encode).__name__}"
-            raise UsageError(f"a build needs what store.plan returns, and a function; not {given}")
+        given: tuple[object, object] = plan, encode
+        if not isinstance(given[0], Plan) or not callable(given[1]):
+            names = " and ".join(type(argument).__name__ for argument in given)
+            raise UsageError(f"a build needs what store.plan returns, and a function; not {names}")
         with shown(progress, plan.planned - plan.hits) as callback:
             options = Options(batch_size, workers, on_error, retry_failed, allow_nonfinite, callback)
             return build(self._handle, plan, encode, options)
