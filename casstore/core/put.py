@@ -114,7 +114,7 @@ def put_group(handle: Handle, items: Sequence[PutItem], run_id: int | None = Non
 
 def _present(handle: Handle, payloads: Mapping[bytes, Payload]) -> set[bytes]:
     """Step 1: which objects need no staging, because a live row and a file of its size are there."""
-    with handle.index.read() as connection:
+    with handle.index.glance() as connection:
         rows = object_rows(connection, list(payloads))
     return {digest for digest, row in rows.items() if _is_there(handle, row, payloads[digest])}
 

@@ -103,9 +103,13 @@ def _read_file(path: str) -> bytes:
 
 def _rows(handle: Handle, keys: Sequence[Key]) -> list[VariantRow | Miss]:
     handle.check_open()
-    with handle.index.read() as connection:
+    with handle.index.glance() as connection:
         stored = find_variants(connection, keys)
-        misses = explain_misses(connection, [key for key in keys if key.digest not in stored])
+    missing = [key for key in keys if key.digest not in stored]
+    misses: dict[bytes, Miss] = {}
+    if missing:
+        with handle.index.read() as transaction:
+            misses = explain_misses(transaction, missing)
     found: list[VariantRow | Miss] = []
     for key in keys:
         row = stored.get(key.digest)

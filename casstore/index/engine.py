@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +36,7 @@ from casstore.errors import (
     StoreTooNewError,
     UsageError,
 )
+from casstore.index.bulk import AnyConnection
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.locks import FileLock
 
@@ -76,6 +78,7 @@ class Index:
         self._poisoned = _inode(self.path) in _poisoned
         self._active: dict[int, int] = {}  # thread -> transactions it is in
         self._gate = threading.Condition(threading.Lock())
+        self._idle: deque[sqlite3.Connection] = deque()  # for glances; taken and given back by any thread
         self._queue = threading.Lock()  # threads queue here, processes at the file lock
         self._file_lock = FileLock(self._write_lock_path)
         self._reader = self._engine(query_only=True)
@@ -91,7 +94,14 @@ class Index:
             pool_timeout=BUSY_SECONDS,
             pool_reset_on_return="rollback",
         )
-        pragmas = {
+        pragmas = self._pragmas(query_only=query_only)
+        event.listen(engine, "connect", lambda raw, _: _set_pragmas(raw, pragmas))
+        # The driver begins nothing itself (isolation_level None).
+        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN" if query_only else "BEGIN IMMEDIATE"))
+        return engine
+
+    def _pragmas(self, *, query_only: bool) -> dict[str, int]:
+        return {
             "busy_timeout": round(BUSY_SECONDS * 1000),
             "foreign_keys": 1,
             "synchronous": self._synchronous,
@@ -102,10 +112,6 @@ class Index:
             "wal_autocheckpoint": 0,
             "query_only": int(query_only),
         }
-        event.listen(engine, "connect", lambda raw, _: _set_pragmas(raw, pragmas))
-        # The driver begins nothing itself (isolation_level None).
-        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN" if query_only else "BEGIN IMMEDIATE"))
-        return engine
 
     def _connect(self) -> sqlite3.Connection:
         return self._opened(f"file:{quote(os.fsencode(self.path))}?mode=rw")
@@ -124,6 +130,20 @@ class Index:
             with connection.begin() as transaction:
                 yield connection
                 transaction.rollback()
+
+    @contextlib.contextmanager
+    def glance(self) -> Iterator[AnyConnection]:
+        """A connection for a single SELECT: without a transaction, which would cost several times the SELECT."""
+        with self._in_transaction(), self.errors():
+            try:
+                raw = self._idle.pop()
+            except IndexError:
+                raw = self._connect()
+                _set_pragmas(raw, self._pragmas(query_only=True))
+            try:
+                yield raw
+            finally:
+                self._idle.append(raw)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
@@ -188,6 +208,9 @@ class Index:
         _live.discard(self)
 
     def _dispose(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
         self._reader.dispose()
         self._writer.dispose()
 
@@ -281,7 +304,7 @@ class Index:
     def _after_fork_in_child(self) -> None:
         if self._active:
             _poisoned.add(_inode(self.path))
-        _inherited.append((self._reader, self._writer, self._file_lock, self._gate))
+        _inherited.append((self._idle, self._reader, self._writer, self._file_lock, self._gate))
         self._start()
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, null, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import plain_digest
-from casstore.index.bulk import chunks, intern, now_ms
+from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, now_ms
 from casstore.index.tables import layouts, objects, signed
 
 
@@ -64,14 +64,26 @@ _COLUMNS = (
 )
 
 
-def object_rows(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, ObjectRow]:
+_by_digest = ByDigest(
+    lambda digests: select(*_COLUMNS).join_from(objects, layouts).where(objects.c.digest.in_(digests))
+)
+_layouts = Interned(layouts, ("nbytes", "tensors"))
+_NEW = ("digest", "codec", "layout_id", "stored_bytes", "stored_xxh3", "created_at")
+
+
+def _upsert() -> Statement:
+    statement = insert(objects)
+    fresh = {name: statement.excluded[name] for name in _NEW if name != "digest"}
+    marks = {"condemned_at": null(), "damaged_at": null(), "verified_at": null()}
+    return Statement(statement.on_conflict_do_update(index_elements=["digest"], set_={**fresh, **marks}), _NEW)
+
+
+_save = _upsert()
+
+
+def object_rows(connection: AnyConnection, digests: Sequence[bytes]) -> dict[bytes, ObjectRow]:
     """{digest: row} of those of the digests that have one."""
-    found = {}
-    for part in chunks(digests):
-        query = select(*_COLUMNS).join_from(objects, layouts).where(objects.c.digest.in_(part))
-        for row in connection.execute(query):
-            found[row[1]] = _row(row)
-    return found
+    return {row[1]: _row(row) for row in _by_digest.rows(connection, digests)}
 
 
 def objects_after(connection: Connection, digest: bytes, limit: int) -> list[ObjectRow]:
@@ -80,34 +92,15 @@ def objects_after(connection: Connection, digest: bytes, limit: int) -> list[Obj
     return [_row(row) for row in connection.execute(query.order_by(objects.c.digest).limit(limit))]
 
 
-def save_objects(connection: Connection, new: Sequence[NewObject]) -> None:
+def save_objects(connection: AnyConnection, new: Sequence[NewObject]) -> None:
     """Insert rows, or bring existing ones back to life with the codec, size and checksum of the new file."""
-    if not new:
-        return
-    layout_ids = intern(
+    names = {o.layout: plain_digest(o.layout) for o in new}
+    layout_ids = _layouts.save(connection, {names[o.layout]: (o.payload_bytes, o.layout) for o in new})
+    now = now_ms()
+    _save.many(
         connection,
-        layouts,
-        {plain_digest(o.layout): {"nbytes": o.payload_bytes, "tensors": o.layout} for o in new},
+        [(o.digest, "zstd", layout_ids[names[o.layout]], o.stored_bytes, signed(o.stored_xxh3), now) for o in new],
     )
-    statement = insert(objects)
-    fresh = {
-        name: statement.excluded[name] for name in ("codec", "layout_id", "stored_bytes", "stored_xxh3", "created_at")
-    }
-    statement = statement.on_conflict_do_update(
-        index_elements=["digest"], set_={**fresh, "condemned_at": None, "damaged_at": None, "verified_at": None}
-    )
-    rows = [
-        {
-            "digest": o.digest,
-            "codec": "zstd",
-            "layout_id": layout_ids[plain_digest(o.layout)],
-            "stored_bytes": o.stored_bytes,
-            "stored_xxh3": signed(o.stored_xxh3),
-            "created_at": now_ms(),
-        }
-        for o in new
-    ]
-    connection.execute(statement, rows)
 
 
 def mark_damaged(connection: Connection, digests: Iterable[bytes]) -> int:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection
 
 from casstore.errors import CasstoreError, CorruptStoreError, NotAStoreError, StoreChangedError
+from casstore.index.bulk import AnyConnection
 from casstore.index.engine import Index
 
 T = TypeVar("T")
@@ -60,6 +61,12 @@ class ReadOnlyIndex(Index):
             raise
         if self._state() != before:
             self._changed(None)
+
+    @contextlib.contextmanager
+    def glance(self) -> Iterator[AnyConnection]:
+        """A connection for a single SELECT, which has to be watched like any other."""
+        with self.read() as connection:
+            yield connection
 
     def write(self) -> contextlib._GeneratorContextManager[Connection]:
         """Raises the reason why it can't."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import xxhash
-from sqlalchemy import Connection, Select, delete, select
+from sqlalchemy import Connection, Select, bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import plain_digest
 from casstore.identity.keys import Key
-from casstore.index.bulk import chunks, ids_of, intern, now_ms
+from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, driver, now_ms
 from casstore.index.tables import (
     failures,
     hashes,
@@ -145,30 +145,28 @@ def _query() -> Select[Any]:
     )
 
 
-def find_variants(connection: Connection, keys: Sequence[Key]) -> dict[bytes, VariantRow]:
+# Only the content is asked for: a condition on the recipe would make SQLite walk all variants of that recipe.
+_by_content = ByDigest(lambda digests: _query().where(hashes.c.digest.in_(digests)))
+
+
+def find_variants(connection: AnyConnection, keys: Sequence[Key]) -> dict[bytes, VariantRow]:
     """{key digest: row} of those of the keys that are stored."""
     wanted = {identity(key): key.digest for key in keys}
-    found = {}
-    for part in chunks(list({key.primary.digest for key in keys})):
-        # Only the content is asked for: a condition on the recipe would make SQLite walk all variants of that recipe.
-        query = _query().where(hashes.c.digest.in_(part))
-        for key, row in _collect(connection, query):
-            if key in wanted:
-                found[wanted[key]] = row
-    return found
+    rows = _by_content.rows(connection, list({key.primary.digest for key in keys}))
+    return {wanted[key]: row for key, row in _collect(rows) if key in wanted}
 
 
 def variants_after(connection: Connection, id_: int, limit: int) -> list[tuple[Identity, VariantRow]]:
     """The next `limit` variants in order of their ids, for walking over all of them in short transactions."""
     ids = select(variants.c.id).where(variants.c.id > id_).order_by(variants.c.id).limit(limit)
-    return list(_collect(connection, _query().where(variants.c.id.in_(ids.scalar_subquery()))))
+    return list(_collect(connection.execute(_query().where(variants.c.id.in_(ids.scalar_subquery())))))
 
 
-def _collect(connection: Connection, query: Select[Any]) -> Iterable[tuple[Identity, VariantRow]]:
-    rows: dict[int, list[tuple[Any, ...]]] = {}
-    for row in connection.execute(query):
-        rows.setdefault(row[0], []).append(tuple(row))
-    for id_, group in rows.items():
+def _collect(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[Identity, VariantRow]]:
+    groups: dict[int, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        groups.setdefault(row[0], []).append(tuple(row))
+    for id_, group in groups.items():
         key: Identity = group[0][1:8]
         told, values_digest, data = group[0][8:11]
         parts = []
@@ -185,54 +183,57 @@ def _collect(connection: Connection, query: Select[Any]) -> Iterable[tuple[Ident
         yield key, VariantRow(id_, data, tuple(parts), sound)
 
 
-def save_contents(connection: Connection, contents: Iterable[Content]) -> dict[tuple[str, bytes], int]:
+_CONTENT = ("kind", "digest", "nbytes", "width", "height", "orientation", "note")
+
+
+def _upsert_content() -> Statement:
+    statement = insert(hashes)
+    new = statement.excluded
+    upsert = statement.on_conflict_do_update(
+        index_elements=["digest", "kind"],
+        set_={name: new[name] for name in ("width", "height", "orientation", "note")},
+        where=hashes.c.width.is_(None) & (new.width.is_not(None) | hashes.c.note.is_(None)),
+    )
+    return Statement(upsert, _CONTENT)
+
+
+_save_content = _upsert_content()
+_content_ids = ByDigest(
+    lambda digests: select(hashes.c.kind, hashes.c.digest, hashes.c.id).where(hashes.c.digest.in_(digests))
+)
+_save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text"))
+_recipes = Interned(recipes, ("name", "spec"), first=("created_at",))
+_stamps = Interned(schema_stamps, ("names",))
+_values = Interned(value_sets, ("data",))
+_object_ids = ByDigest(lambda digests: select(objects.c.digest, objects.c.id).where(objects.c.digest.in_(digests)))
+_VARIANT = tuple(column.name for column in variants.columns)
+_save_variant = Statement(insert(variants), _VARIANT)
+_save_part = Statement(insert(variant_parts), tuple(column.name for column in variant_parts.columns))
+_last_id = "SELECT seq FROM sqlite_sequence WHERE name = 'variants'"
+_forget_failures = Statement(delete(failures).where(failures.c.key == bindparam("wanted")))
+
+
+def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dict[tuple[str, bytes], int]:
     """The ids of contents, inserted or completed with what is newly known of them.
 
     Returns:
         {(kind, digest): id}
     """
     wanted = {(content.kind, content.digest): content for content in contents}
-    if not wanted:
-        return {}
-    statement = insert(hashes)
-    learned = {name: statement.excluded[name] for name in ("width", "height", "orientation", "note")}
-    statement = statement.on_conflict_do_update(
-        index_elements=["digest", "kind"],
-        set_=learned,
-        where=hashes.c.width.is_(None) & (statement.excluded.width.is_not(None) | hashes.c.note.is_(None)),
+    _save_content.many(
+        connection,
+        [(c.kind, c.digest, c.nbytes, c.width, c.height, c.orientation, c.note) for c in wanted.values()],
     )
-    rows = [
-        {
-            "kind": c.kind,
-            "digest": c.digest,
-            "nbytes": c.nbytes,
-            "width": c.width,
-            "height": c.height,
-            "orientation": c.orientation,
-            "note": c.note,
-        }
-        for c in wanted.values()
-    ]
-    connection.execute(statement, rows)
-    found = {}
-    for part in chunks([digest for _, digest in wanted]):
-        for kind, digest, id_ in connection.execute(
-            select(hashes.c.kind, hashes.c.digest, hashes.c.id).where(hashes.c.digest.in_(part))
-        ):
-            found[kind, digest] = id_
-    new_texts = [{"hash_id": found[key], "text": c.text} for key, c in wanted.items() if c.text is not None]
-    if new_texts:
-        connection.execute(insert(texts).on_conflict_do_nothing(), new_texts)
+    found = {(kind, digest): id_ for kind, digest, id_ in _content_ids.rows(connection, [d for _, d in wanted])}
+    _save_text.many(connection, [(found[key], c.text) for key, c in wanted.items() if c.text is not None])
     return found
 
 
-def save_recipes(connection: Connection, keys: Iterable[Key]) -> dict[bytes, int]:
+def save_recipes(connection: AnyConnection, keys: Iterable[Key]) -> dict[bytes, int]:
     """{recipe digest: id} of the recipes of these keys, inserted where they are new."""
     wanted = {key.recipe.digest: key.recipe for key in keys}
     now = now_ms()
-    return intern(
-        connection, recipes, {d: {"name": r.name, "spec": r.spec, "created_at": now} for d, r in wanted.items()}
-    )
+    return _recipes.save(connection, {digest: (r.name, r.spec, now) for digest, r in wanted.items()})
 
 
 def save_variants(
@@ -241,6 +242,7 @@ def save_variants(
     """Write variants whose objects have rows already.
 
     Args:
+        connection: in a write transaction.
         new: the variants; their keys differ.
         replaced: row ids of variants under the same keys that couldn't be served; they go.
         run_id: of the build that made them.
@@ -250,43 +252,29 @@ def save_variants(
         return
     content_ids = save_contents(connection, (v.key.primary for v in new))
     recipe_ids = save_recipes(connection, (v.key for v in new))
-    stamp_ids = intern(connection, schema_stamps, {plain_digest(v.names): {"names": v.names} for v in new})
-    value_ids = intern(
-        connection, value_sets, {plain_digest(v.values): {"data": v.values} for v in new if v.values is not None}
-    )
-    object_ids = ids_of(connection, objects, [v.object_digest for v in new])
-    rows, keys = [], []
-    for v in new:
-        primary = v.key.primary
-        values = None if v.values is None else plain_digest(v.values)
-        hash_id = content_ids[primary.kind, primary.digest]
-        parts = [(v.object_digest, plain_digest(v.names), primary.digest)]
+    stamps = {v.names: plain_digest(v.names) for v in new}
+    values = {v.values: plain_digest(v.values) for v in new if v.values is not None}
+    stamp_ids = _stamps.save(connection, {digest: (names,) for names, digest in stamps.items()})
+    value_ids = _values.save(connection, {digest: (data,) for data, digest in values.items()})
+    object_ids: dict[bytes, int] = dict(_object_ids.rows(connection, [v.object_digest for v in new]))
+    # Nobody else can take an id inside this transaction, so the rows are written with ids that are known before.
+    last = driver(connection).execute(_last_id).fetchone()
+    rows, parts = [], []
+    for id_, v in enumerate(new, start=(last[0] if last else 0) + 1):
+        key, stamp = v.key, stamps[v.names]
+        hash_id = content_ids[key.primary.kind, key.primary.digest]
+        value = None if v.values is None else values[v.values]
+        told = checksum(identity(key), value, [(v.object_digest, stamp, key.primary.digest)])
         rows.append(
-            {
-                "hash_id": hash_id,
-                "inputs_id": hash_id,
-                "recipe_id": recipe_ids[v.key.recipe.digest],
-                "resolution": v.key.resolution,
-                "variation": v.key.variation,
-                "params": v.key.params,
-                "values_id": None if values is None else value_ids[values],
-                "run_id": run_id,
-                "reason": v.reason,
-                "encode_us": v.encode_us,
-                "checksum": checksum(identity(v.key), values, parts),
-            }
+            (
+                *(id_, hash_id, hash_id, recipe_ids[key.recipe.digest], key.resolution, key.variation, key.params),
+                *(None if value is None else value_ids[value], run_id, v.reason, v.encode_us, told),
+            )
         )
-        keys.append((object_ids[v.object_digest], stamp_ids[plain_digest(v.names)], hash_id))
-    ids = connection.scalars(insert(variants).returning(variants.c.id, sort_by_parameter_order=True), rows).all()
-    connection.execute(
-        insert(variant_parts),
-        [
-            {"variant_id": id_, "ordinal": 0, "object_id": object_id, "stamp_id": stamp_id, "inputs_id": inputs_id}
-            for id_, (object_id, stamp_id, inputs_id) in zip(ids, keys, strict=True)
-        ],
-    )
-    for part in chunks([v.key.digest for v in new]):
-        connection.execute(delete(failures).where(failures.c.key.in_(part)))
+        parts.append((id_, 0, object_ids[v.object_digest], stamp_ids[stamp], hash_id))
+    _save_variant.many(connection, rows)
+    _save_part.many(connection, parts)
+    _forget_failures.many(connection, [(v.key.digest,) for v in new])
 
 
 def delete_variants(connection: Connection, ids: Iterable[int]) -> int:
