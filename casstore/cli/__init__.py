@@ -65,14 +65,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show(sys.stderr)
         return 2
-    except BuildInterrupted as error:
-        _complain(str(error))
-        return error.exit_code
     except CasstoreError as error:
         _complain(str(error))
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted; what was committed is kept")
+    except (KeyboardInterrupt, click.Abort) as error:
+        cause = error.__cause__  # click turns every KeyboardInterrupt, also ours, into its own Abort
+        _complain(str(cause) if isinstance(cause, BuildInterrupted) else "interrupted; what was committed is kept")
         return BuildInterrupted.exit_code
     except BrokenPipeError:
         # The reader of our output has gone; nothing is left to say, and flushing at exit would fail again.

@@ -102,3 +102,22 @@ def test_a_reader_that_goes_away_is_no_crash(place: Path) -> None:
     err = child.stderr.read()
     child.stderr.close()
     assert (child.wait(60), b"Traceback" in err, b"Exception" in err) == (1, False, False)
+
+
+def test_an_interrupted_build_says_what_is_done_and_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message of the report reaches the terminal, though click has a message of its own for Ctrl-C."""
+    from kit import pictures
+
+    from casstore.cli import run
+
+    pictures(tmp_path / "p", 4)
+    (tmp_path / "stopping.py").write_text(
+        "import os, signal\nfrom kit import FakeEncoder\n"
+        "def stopping():\n    return FakeEncoder(before=lambda items: os.kill(os.getpid(), signal.SIGINT))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "-s", "s"]) == 0
+    assert run(["build", "p", "-s", "s", "--encoder", "stopping:stopping", "--batch-size", "2"]) == 130
+    assert "interrupted: 2 encoded and stored, 2 left; run it again to go on" in capsys.readouterr().err
