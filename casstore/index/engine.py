@@ -96,6 +96,8 @@ class Index:
         )
         pragmas = self._pragmas(query_only=query_only)
         event.listen(engine, "connect", lambda raw, _: _set_pragmas(raw, pragmas))
+        if not query_only:
+            _warn_of_sqlite()
         # The driver begins nothing itself (isolation_level None).
         event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN" if query_only else "BEGIN IMMEDIATE"))
         return engine
@@ -306,6 +308,27 @@ class Index:
             _poisoned.add(_inode(self.path))
         _inherited.append((self._idle, self._reader, self._writer, self._file_lock, self._gate))
         self._start()
+
+
+def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite can lose pages when one connection resets the WAL while another checkpoints it.
+
+    sqlite.org/wal.html#walresetbug: 3.7.0 to 3.51.2, but for the mended 3.44.6 and 3.50.7 and what follows on their
+    branches. casstore's own checkpoints are all made under locks/write, which keeps clear of it; a foreign program's
+    aren't.
+    """
+    mended = (version[:2] == (3, 44) and version >= (3, 44, 6)) or (version[:2] == (3, 50) and version >= (3, 50, 7))
+    return (3, 7, 0) <= version <= (3, 51, 2) and not mended
+
+
+@functools.cache
+def _warn_of_sqlite() -> None:
+    if has_wal_reset_bug(sqlite3.sqlite_version_info):
+        _log.warning(
+            "SQLite %s has the WAL-reset bug; casstore keeps clear of it, but let no other program open its index while "
+            "it is used (casstore db copy makes a copy for that)",
+            sqlite3.sqlite_version,
+        )
 
 
 def _set_pragmas(raw: Any, pragmas: dict[str, int]) -> None:

@@ -437,3 +437,24 @@ def test_a_child_that_was_forked_inside_a_transaction_loses_no_put(tmp_path: Pat
     with casstore.open(tmp_path / "s") as store:
         assert {name: get(store, name) for name in told} == {name: expect(name) for name in told}
         assert get(store, "a") == expect("a")
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [
+        *((affected, True) for affected in ("3.7.0", "3.40.1", "3.44.5", "3.45.0", "3.50.4", "3.51.0", "3.51.2")),
+        *((sound, False) for sound in ("3.6.23", "3.44.6", "3.50.7", "3.51.3", "3.53.0")),
+    ],
+)
+def test_the_versions_of_sqlite_with_the_wal_reset_bug_are_known(version: str, affected: bool) -> None:
+    """3.7.0 to 3.51.2, without the mended releases of two branches."""
+    assert engine.has_wal_reset_bug(tuple(map(int, version.split(".")))) == affected
+
+
+def test_an_affected_sqlite_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """The first store that is opened for writing warns, the next ones don't."""
+    monkeypatch.setattr(engine, "has_wal_reset_bug", lambda _: True)
+    engine._warn_of_sqlite.cache_clear()
+    for _ in range(2):
+        casstore.open(tmp_path / "s", create=True, durability="off").close()
+    assert [record.message.split()[0] for record in caplog.records if "WAL-reset" in record.message] == ["SQLite"]
