@@ -325,8 +325,8 @@ def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
 def _warn_of_sqlite() -> None:
     if has_wal_reset_bug(sqlite3.sqlite_version_info):
         _log.warning(
-            "SQLite %s has the WAL-reset bug; casstore keeps clear of it, but let no other program open its index while it "
-            "is used (casstore db copy makes a copy for that)",
+            "SQLite %s has the WAL-reset bug; casstore keeps clear of it, but let no other program open its index "
+            "while it is used (casstore db copy makes a copy for that)",
             sqlite3.sqlite_version,
         )
 
