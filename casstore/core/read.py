@@ -108,8 +108,10 @@ def _rows(handle: Handle, keys: Sequence[Key]) -> list[VariantRow | Miss]:
     missing = [key for key in keys if key.digest not in stored]
     misses: dict[bytes, Miss] = {}
     if missing:
+        # The reasons are read from the same state as the absence: a key that was stored in between is no miss.
         with handle.index.read() as transaction:
-            misses = explain_misses(transaction, missing)
+            stored |= find_variants(transaction, missing)
+            misses = explain_misses(transaction, [key for key in missing if key.digest not in stored])
     found: list[VariantRow | Miss] = []
     for key in keys:
         row = stored.get(key.digest)

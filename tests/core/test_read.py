@@ -342,3 +342,23 @@ def test_a_miss_after_damage_is_noted_is_the_same_in_every_process(store: cassto
     assert get(store, "a") == "damaged"
     with child(lambda _: get(store, "a")) as other:
         assert other.result() == "damaged"
+
+
+def test_a_key_that_is_stored_while_its_absence_is_explained_is_a_hit(
+    store: casstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A miss and its reason come from one state: nobody is told that a key is missing because it is there."""
+    from casstore.core import read
+
+    honest, calls = read.find_variants, []
+
+    def overtaken(connection: Any, keys: Any) -> Any:
+        found = honest(connection, keys)
+        if not calls:
+            calls.append(1)
+            with casstore.open(store.path) as other:
+                put(other, "a")
+        return found
+
+    monkeypatch.setattr(read, "find_variants", overtaken)
+    assert get(store, "a") == expect("a")
