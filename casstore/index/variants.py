@@ -107,9 +107,10 @@ _inputs = hashes.alias("inputs")
 _part_inputs = hashes.alias("part_inputs")
 
 
-def _query() -> Select[Any]:
-    # Outer joins: a row whose ids lead nowhere (a flipped bit) has to be found to be told. Where a condition asks for
-    # more, SQLite turns them into inner ones.
+def _query(*, of_all: bool = False) -> Select[Any]:
+    """The query for variants; `of_all`: for walking over all of them, also those whose content is gone."""
+    # Outer joins: a row whose ids lead nowhere (a flipped bit) has to be found to be told. But the join with the content
+    # has to be an inner one where contents are asked for, or SQLite walks all variants instead of looking them up.
     return (
         select(
             variants.c.id,
@@ -123,6 +124,7 @@ def _query() -> Select[Any]:
             variants.c.checksum,
             value_sets.c.digest,
             value_sets.c.data,
+            variant_parts.c.ordinal,
             objects.c.digest,
             schema_stamps.c.digest,
             _part_inputs.c.digest,
@@ -132,7 +134,7 @@ def _query() -> Select[Any]:
             objects.c.condemned_at.is_not(None),
             objects.c.damaged_at.is_not(None),
         )
-        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id, isouter=True)
+        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id, isouter=of_all)
         .outerjoin(_inputs, _inputs.c.id == variants.c.inputs_id)
         .outerjoin(recipes, recipes.c.id == variants.c.recipe_id)
         .outerjoin(value_sets, value_sets.c.id == variants.c.values_id)
@@ -141,7 +143,6 @@ def _query() -> Select[Any]:
         .outerjoin(layouts, layouts.c.id == objects.c.layout_id)
         .outerjoin(schema_stamps, schema_stamps.c.id == variant_parts.c.stamp_id)
         .outerjoin(_part_inputs, _part_inputs.c.id == variant_parts.c.inputs_id)
-        .order_by(variants.c.id, variant_parts.c.ordinal)
     )
 
 
@@ -159,7 +160,7 @@ def find_variants(connection: AnyConnection, keys: Sequence[Key]) -> dict[bytes,
 def variants_after(connection: Connection, id_: int, limit: int) -> list[tuple[Identity, VariantRow]]:
     """The next `limit` variants in order of their ids, for walking over all of them in short transactions."""
     ids = select(variants.c.id).where(variants.c.id > id_).order_by(variants.c.id).limit(limit)
-    return list(_collect(connection.execute(_query().where(variants.c.id.in_(ids.scalar_subquery())))))
+    return list(_collect(connection.execute(_query(of_all=True).where(variants.c.id.in_(ids.scalar_subquery())))))
 
 
 def _collect(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[Identity, VariantRow]]:
@@ -169,14 +170,16 @@ def _collect(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[Identity, VariantR
     for id_, group in groups.items():
         key: Identity = group[0][1:8]
         told, values_digest, data = group[0][8:11]
-        parts = []
+        ordered: dict[int, PartRow] = {}
         sound = None not in key and (data is None or plain_digest(data) == values_digest)
-        for *_, object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged in group:
+        for *_, ordinal, object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged in group:
             if None in (object_digest, stamp, inputs, layout):
                 sound = False  # a row that lost what it points to
             else:
                 sound = sound and plain_digest(layout) == layout_digest
-                parts.append(PartRow(object_digest, stamp, inputs, layout, stored, bool(condemned), bool(damaged)))
+                ordered[ordinal] = PartRow(object_digest, stamp, inputs, layout, stored, bool(condemned), bool(damaged))
+        # Ordered here: asked to do it, SQLite may walk all variants in order instead of looking up the wanted ones.
+        parts = [ordered[ordinal] for ordinal in sorted(ordered)]
         sound = sound and told == checksum(
             key, values_digest, ((p.object_digest, p.stamp_digest, p.inputs_digest) for p in parts)
         )

@@ -13,6 +13,7 @@ from sqlalchemy import event
 
 import casstore
 from casstore.core.read import lookup
+from casstore.index.bulk import Statement
 
 
 def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
@@ -24,12 +25,25 @@ def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
         lambda: store.get(photos / "p000.png", recipe, as_numpy=True),
         lambda: store.get(photos / "p001.png", recipe, resolution=64, as_numpy=True),
         lambda: put(store, "new"),
+        lambda: lookup(handle_of(store), [key(f"{number}") for number in range(64)]),
+        lambda: lookup(handle_of(store), [key(f"{number}") for number in range(500)]),
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+def spied(honest: Callable[..., Any], many: bool, statements: list[tuple[str, Any]]) -> Callable[..., Any]:
+    """A method of Statement that notes its text and (one row of) its parameters."""
+
+    def method(self: Statement, connection: Any, given: Any = ()) -> Any:
+        if given or not many:
+            statements.append((self.sql, given[0] if many else given))
+        return honest(self, connection, given)
+
+    return method
+
+
+@pytest.mark.parametrize("number", range(7))
 def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
-    store: casstore.Store, tmp_path: Path, number: int
+    store: casstore.Store, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step scans a table, and variants are never found by their recipe, which all of them may share."""
     put(store, "a")
@@ -37,6 +51,8 @@ def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
     build(store, tmp_path / "photos", FakeEncoder())
     index = handle_of(store).index
     statements: list[tuple[str, Any]] = []
+    for name in ("rows", "many"):  # the hot statements run on the driver's connection, where no event is heard
+        monkeypatch.setattr(Statement, name, spied(getattr(Statement, name), name == "many", statements))
     for engine in (index._reader, index._writer):
         event.listen(
             engine,
