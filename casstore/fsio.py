@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -245,4 +246,4 @@ def size_of(path: str) -> int | None:
         return None
     except OSError as error:
         raise typed(error, "look at", path) from error
-    return found.st_size
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -229,9 +229,10 @@ class Flusher:
     def __init__(self, directory: Directory, *, durable: bool, syncfs: bool) -> None:
         self._path = directory.path
         self._durable = durable
-        self._descriptor = (
-            os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if durable and syncfs else None
-        )
+        self._descriptor: int | None = None
+        if durable and syncfs:
+            with fsio.errors_typed("open", self._path):
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def flush(self, paths: list[str]) -> None:
         """Make the files or directories `paths` durable. Never called again for the same data after it failed."""

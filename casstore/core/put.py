@@ -207,8 +207,8 @@ def _publish(
             raise _StageMore(digest)
         final = handle.directory.object(digest, container.SUFFIX)
         if not fsio.same_file(final, temp.path):
-            if row is not None and row.damaged:
-                quarantine(handle, digest)
+            if row is not None and not row.condemned:
+                quarantine(handle, digest)  # damaged, whether somebody has noticed or not
             fsio.rename(temp.path, final)
             flusher.flush_now(handle.directory.shard(digest))
         made.append(temp.row)
@@ -218,9 +218,9 @@ def _publish(
 def quarantine(handle: Handle, digest: bytes) -> None:
     """Keep a damaged file under another name; its final path may then be replaced."""
     final = handle.directory.object(digest, container.SUFFIX)
-    if fsio.size_of(final) is not None:
+    if os.path.lexists(final):
         kept = os.path.join(handle.directory.quarantine, f"{digest.hex()}-{time.time_ns()}{container.SUFFIX}")
-        if not fsio.link(final, kept):
+        if fsio.size_of(final) is None or not fsio.link(final, kept):  # no file at all, or no hard links
             fsio.rename(final, kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -98,6 +99,8 @@ def _read_file(path: str) -> bytes:
     except FileNotFoundError:
         raise CorruptObjectError("the file is gone") from None
     except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENOTDIR):
+            raise CorruptObjectError("there is no file under its name, but something else") from None
         raise fsio.typed(error, "read", path) from error
 
 

@@ -197,7 +197,8 @@ class Index:
     def close(self) -> None:
         """Close all connections of this process; the last one folds the WAL into the index if that is free."""
         try:
-            with contextlib.suppress(StoreBusyError, CasstoreError), self.errors(), self._locked(CLOSE_SECONDS):
+            quietly = contextlib.suppress(CasstoreError)
+            with quietly, self._in_transaction(), self.errors(), self._locked(CLOSE_SECONDS):
                 if self._wal_bytes():
                     with self._writer.connect() as connection:
                         self._checkpoint(connection)

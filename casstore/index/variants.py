@@ -109,8 +109,8 @@ _part_inputs = hashes.alias("part_inputs")
 
 def _query(*, of_all: bool = False) -> Select[Any]:
     """The query for variants; `of_all`: for walking over all of them, also those whose content is gone."""
-    # Outer joins: a row whose ids lead nowhere (a flipped bit) has to be found to be told. But the join with the content
-    # has to be an inner one where contents are asked for, or SQLite walks all variants instead of looking them up.
+    # Outer joins: a row whose ids lead nowhere (a flipped bit) has to be found to be told. But where contents are asked
+    # for, the join with them has to be an inner one, or SQLite walks all variants instead of looking them up.
     return (
         select(
             variants.c.id,

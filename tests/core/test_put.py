@@ -592,3 +592,29 @@ def test_a_batch_without_a_block_is_committed_by_close(tmp_path: Path) -> None:
         store.batch().put(key("a"), result("a"))
     with casstore.open(tmp_path / "s") as store:
         assert get(store, "a") == expect("a")
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_something_else_under_an_objects_name_is_damage_that_heals(store: casstore.Store, kind: str) -> None:
+    """A folder or a symbolic link where an object should be makes a miss; a put moves it aside."""
+    put(store, "a")
+    path = object_file(store, "a")
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/etc/hostname")
+    assert get(store, "a") == "damaged"
+    put(store, "a")
+    assert get(store, "a") == expect("a")
+    assert len(os.listdir(os.path.join(store.path, "quarantine"))) == 1
+
+
+def test_a_file_of_another_size_is_kept_when_it_is_replaced(store: casstore.Store) -> None:
+    """Also damage that nobody has marked yet goes to quarantine, not to nothing."""
+    put(store, "a")
+    overwrite(object_file(store, "a"), b"short")
+    put(store, "a")
+    assert get(store, "a") == expect("a")
+    (kept,) = os.listdir(os.path.join(store.path, "quarantine"))
+    assert Path(store.path, "quarantine", kept).read_bytes() == b"short"
