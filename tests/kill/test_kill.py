@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -30,6 +31,7 @@ pytestmark = [
 
 RECIPE = casstore.Recipe("kill", code=1)
 BATCH_SIZE = 4
+PICTURES = 400
 STORE_ROUNDS = 20  # a store is replaced after so many kills, to keep verification short
 
 
@@ -138,7 +140,7 @@ def test_the_harness_sees_rows_that_are_committed_before_the_link(tmp_path: Path
 @pytest.fixture(scope="module")
 def many_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures")
-    pictures(folder, 400)
+    pictures(folder, PICTURES)
     return folder
 
 
@@ -213,15 +215,13 @@ def test_the_killed_command_line_goes_on_where_it_was(tmp_path: Path, many_pictu
             os.close(writing)
             while process.poll() is None and len(stored_samples(store)) == len(before):
                 pass  # the first commit has to be seen
-            if process.poll() is None:
-                with pytest.raises(subprocess.TimeoutExpired):  # unless it came to its end, which is fine as well
-                    process.wait(rng.random() * 0.2)
-                    raise subprocess.TimeoutExpired(command, 0)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may also come to its end
+                process.wait(rng.random() * 0.2)
             process.send_signal(signal.SIGKILL)
             process.wait()
             with open(reading, "rb") as stream:
                 encoded = set(stream.read().decode().split())
             after = stored_samples(store)
             assert store.verify(deep=True).findings == ()
-            assert before < after, "the first commit was seen, so it is there"
+            assert before < after or len(before) == PICTURES, "the first commit was seen, so it is there"
             assert len(encoded - after) <= GROUP_OBJECTS + 2 * BATCH_SIZE
