@@ -103,7 +103,7 @@ class _Build:
             # Whatever ended it: what was encoded is committed before anybody hears of the end.
             self._commit()
         self._settle(same_key)
-        report = self._report(len(misses), time.monotonic() - started)
+        report = self._report(time.monotonic() - started)
         if run_id is not None:
             note = "interrupted" if self.stopped and error is None else None if error is None else repr(error)
             with self.handle.index.write() as connection:
@@ -280,7 +280,7 @@ class _Build:
         if self.options.progress is not None:
             self.options.progress(self.done, len(self.plan.misses))
 
-    def _report(self, misses: int, seconds: float) -> BuildReport:
+    def _report(self, seconds: float) -> BuildReport:
         hits = self.plan.hits + self.repeated
         failed = len(self.failures)
         return BuildReport(

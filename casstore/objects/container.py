@@ -47,7 +47,7 @@ _ENTRY = struct.Struct("<QQBBB5sQQ")
 _TAIL = struct.Struct("<Q")
 _ZEROS = bytes(5)
 
-# Nearly pure Huffman: matches in an exponent plane cost ratio and time (prototype figures in docs/format.md).
+# Nearly pure Huffman: matches in an exponent plane cost ratio and time.
 _HUFFMAN = zstandard.ZstdCompressionParameters(
     strategy=zstandard.STRATEGY_FAST,
     min_match=7,
