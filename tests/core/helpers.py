@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 
 import casstore
@@ -102,6 +103,30 @@ def mount_tmpfs(path: Path, size: str) -> bool:
     if libc.unshare(new_mounts) or libc.mount(b"none", b"/", None, private, None):
         return False
     return not libc.mount(b"none", os.fsencode(path), b"tmpfs", 0, b"size=" + size.encode())
+
+
+def on_a_small_disk(tmp_path: Path, work: Any, size: str = "24m") -> Any:
+    """What work(folder) returns in a child, on a disk of its own; skips where mounting isn't allowed."""
+
+    def mounted() -> Any:
+        place = tmp_path / "m"
+        place.mkdir()
+        return [work(place)] if mount_tmpfs(place, size) else None
+
+    found = in_child(mounted)
+    if found is None:
+        pytest.skip("mounting isn't allowed here")
+    return found[0]
+
+
+def fill(place: Path) -> None:
+    """Leave not a byte free."""
+    with open(place / "filler", "wb", buffering=0) as stream, contextlib.suppress(OSError):
+        for size in (1 << 20, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    stream.write(bytes(size))
+    assert os.statvfs(place).f_bavail == 0
 
 
 @contextlib.contextmanager

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from core.helpers import expect, get, in_child, mount_tmpfs, outcome, put
+from core.helpers import expect, fill, get, on_a_small_disk, outcome, put
 
 import casstore
 from casstore.core import directory
 
 ROOM = 12 << 20  # bytes; what a put of these tests can never need
-
-
-def on_a_small_disk(tmp_path: Path, work: Any, size: str = "24m") -> Any:
-    """What work(folder) returns in a child, on a disk of its own; skips where mounting isn't allowed."""
-
-    def mounted() -> Any:
-        place = tmp_path / "m"
-        place.mkdir()
-        return [work(place)] if mount_tmpfs(place, size) else None
-
-    found = in_child(mounted)
-    if found is None:
-        pytest.skip("mounting isn't allowed here")
-    return found[0]
-
-
-def fill(place: Path) -> None:
-    """Leave not a byte free."""
-    with open(place / "filler", "wb", buffering=0) as stream, contextlib.suppress(OSError):
-        for size in (1 << 20, 4096):
-            with contextlib.suppress(OSError):
-                while True:
-                    stream.write(bytes(size))
-    assert os.statvfs(place).f_bavail == 0
 
 
 def test_a_put_without_room_says_what_it_needs_and_what_is_free(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import shutil
 import signal
 import sqlite3
 import tarfile
@@ -12,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.helpers import Child, child, outcome, tree
+from core.helpers import Child, child, fill, in_child, on_a_small_disk, outcome, tree
 from kit import ROOT, python
 
 import casstore
 from casstore.cli import run
-from casstore.errors import StoreBusyError, StoreOutdatedError
+from casstore.errors import CasstoreError, StoreBusyError, StoreOutdatedError
 from casstore.index import migrate
 from casstore.index.tables import SCHEMA
 
@@ -213,6 +215,65 @@ def test_a_kill_at_any_statement_leaves_the_old_index_or_the_new_one(tmp_path: P
         migrate.upgrade(str(path))
         assert dump(path) == new
     assert outcomes == {True, False}
+
+
+def no_disk(place: Path) -> Any:
+    """Fill up the disk; what makes room again."""
+    fill(place)
+    return (place / "filler").unlink
+
+
+def no_growth(_: Path) -> Any:
+    """Let this process write to no file any more, wherever it is; what lifts that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # Python ignores SIGXFSZ, so a write is an EFBIG
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("stop", [no_disk, no_growth])
+def test_a_disk_that_is_full_from_any_statement_on_leaves_the_old_index_or_the_new_one(
+    tmp_path: Path, stop: Any
+) -> None:
+    """No room from the n-th statement on, for each n: a typed error and the old index, or the new one; with room the
+    next try succeeds, and no half copy is left in backups/."""
+    last = statements_of_an_upgrade(tmp_path)
+
+    def work(place: Path) -> list[Any]:
+        path = old_store(place / "old")
+        old = dump(path)
+        migrate.upgrade(str(path))
+        new = dump(path)
+        found = []
+        for number in range(1, last + 1):
+            path = old_store(place / str(number))
+            left, lift = number, None
+
+            def count(_: str) -> None:
+                nonlocal left, lift
+                left -= 1
+                if not left:
+                    lift = stop(place)
+
+            error: Exception | None = None
+            with traced(count):
+                try:
+                    migrate.upgrade(str(path))
+                except Exception as caught:
+                    error = caught
+            assert lift is not None, f"statement {number} was never reached"
+            lift()
+            state = {old: "old", new: "new"}.get(dump(path), "neither")
+            typed = error is None or isinstance(error, CasstoreError)
+            parts = [name for name in os.listdir(path / "backups") if ".part" in name]
+            again = outcome(migrate.upgrade, str(path))
+            found.append([number, "fine" if error is None else "failed", state, typed, parts, again, dump(path) == new])
+            shutil.rmtree(path.parent)
+        return found
+
+    found = on_a_small_disk(tmp_path, work) if stop is no_disk else in_child(lambda: work(tmp_path))
+    rest = [True, [], "fine", True]
+    assert [each for each in found if each[1:] not in (["fine", "new", *rest], ["failed", "old", *rest])] == []
+    assert {told for _, told, *_ in found} == {"fine", "failed"}, "what was never full proves nothing"
 
 
 @pytest.mark.parametrize("step", ["backup", "revision", "view", "stamp"])
