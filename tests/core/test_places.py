@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shutil
+import socket
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from core.helpers import Child, child, expect, get, in_child, mount_tmpfs, put, tree
-from kit import as_nobody
+from kit import as_nobody, pictures
 
 import casstore
-from casstore import fsio
+from casstore import fsio, locks
 from casstore.cli import run
 from casstore.core.place import is_unsafe
-from casstore.errors import StoreChangedError, StoreReadOnlyError, UnsafePlaceError
+from casstore.errors import StoreBusyError, StoreChangedError, StoreReadOnlyError, UnsafePlaceError
+from casstore.index import engine
 from casstore.index.readonly import retried
 
 OTHER = casstore.Key.text("other", casstore.Recipe("r"))
@@ -195,3 +200,98 @@ def test_a_store_keeps_its_option_when_it_travels(tmp_path: Path, monkeypatch: p
         with pickle.loads(pickle.dumps(store)) as again:  # noqa: S301
             assert (again.path, again.read_only, get(again, "a")) == (store.path, False, expect("a"))
     shutil.rmtree(tmp_path / "s")
+
+
+WAYS_OUT = ("local disk", "db copy", "--unsafe-filesystem")
+
+
+@pytest.mark.parametrize("verb", [["build"], ["gc", "--yes"]])
+def test_a_command_that_writes_is_refused_on_an_unsafe_mount_with_every_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    """T48: exit code 7, the type of the mount and all that can be done; not a byte changes."""
+    with casstore.open(tmp_path / "s", create=True, durability="off") as store:
+        put(store, "a")
+    pictures(tmp_path / "data", 2)
+    mounted(monkeypatch, tmp_path, "nfs4")
+    arguments = [str(tmp_path / "data"), "--encoder", "pixels"] if verb == ["build"] else []
+    before = tree(tmp_path / "s")
+    assert run([*verb, *arguments, "--store", str(tmp_path / "s")]) == 7
+    told = capsys.readouterr().err
+    assert [way for way in ("nfs4", *WAYS_OUT) if way not in told] == []
+    assert tree(tmp_path / "s") == before
+
+
+def test_the_ways_out_of_an_unsafe_mount_are_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T48: a copy of the index can be made of a store on such a mount, and the flag lets a command write there."""
+    (tmp_path / "share").mkdir()
+    with casstore.open(tmp_path / "share" / "s", create=True, durability="off") as store:
+        put(store, "a")
+    pictures(tmp_path / "data", 2)
+    mounted(monkeypatch, tmp_path / "share", "nfs4")
+    place = ["--store", str(tmp_path / "share" / "s")]
+    assert run(["db", "copy", str(tmp_path / "copy.sqlite"), *place]) == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy.sqlite")) as copy:
+        assert copy.execute("SELECT text FROM v_variants").fetchall() == [("a",)]
+    build = ["build", str(tmp_path / "data"), "--encoder", "pixels", *place]
+    assert [run(build), run([*build, "--unsafe-filesystem"])] == [7, 0]
+    with casstore.open(tmp_path / "share" / "s") as store:
+        assert (store.read_only, store.status().variants) == (True, 3)
+
+
+def be_on(host: str) -> None:
+    """Give this process a host name of its own: really where that is allowed, else as far as Python is asked."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not libc.unshare(0x04000000):  # CLONE_NEWUTS
+        socket.sethostname(host)
+    else:
+        socket.gethostname = lambda: host
+    locks._host.cache_clear()
+
+
+def test_two_hosts_share_a_directory_whose_locks_work(tmp_path: Path) -> None:
+    """T48: what is put under one host name is got under the other, and who has to wait is told the other's name."""
+    casstore.open(tmp_path / "s", create=True, durability="off").close()
+
+    def alpha(me: Child) -> Any:
+        be_on("alpha")
+        with casstore.open(tmp_path / "s") as store:
+            put(store, "a")
+            with store._handle.index.write():
+                me.say()
+                me.hear()
+            me.say()
+            me.hear()
+            store.gc(yes=True)
+            return [get(store, "a"), get(store, "b")]
+
+    def beta(me: Child) -> Any:
+        be_on("beta")
+        engine.BUSY_SECONDS = 0.02
+        with casstore.open(tmp_path / "s") as store:
+            message = ""
+            try:
+                put(store, "b")
+            except StoreBusyError as error:
+                message = str(error)
+            me.say(message)
+            me.hear()
+            engine.BUSY_SECONDS = 30
+            put(store, "b")
+            store.gc(yes=True)
+            return [get(store, "a"), get(store, "b")]
+
+    with child(alpha) as first:
+        first.hear()
+        with child(beta) as second:
+            message = second.hear()
+            first.say()
+            first.hear()
+            second.say()
+            assert second.result() == [expect("a"), expect("b")]
+        first.say()
+        assert first.result() == [expect("a"), expect("b")]
+    assert " on alpha (" in message
+    with casstore.open(tmp_path / "s") as store:
+        assert store.sql("SELECT host FROM v_runs ORDER BY run").rows == [("beta",), ("alpha",)]
+        assert store.verify(deep=True).findings == ()
