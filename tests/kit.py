@@ -177,6 +177,9 @@ def as_nobody(work: Callable[[Path], Any], prepare: Callable[[Path], Any] | None
         if not module.name.endswith("__main__"):
             import_module(module.name)
     Image.init()
+    with tempfile.TemporaryDirectory() as place:  # what is imported by the first recipe and the first store only
+        FakeEncoder()
+        casstore.open(Path(place, "s"), create=True, durability="off").close()
     folder = Path(tempfile.mkdtemp(prefix="casstore-nobody-"))
     try:
         if prepare is not None:
