@@ -108,7 +108,7 @@ def bench_index(folder: Path) -> None:
     index = Path(store.path, "index.sqlite")
     keys = [synthetic.key_of(number) for number in range(0, sizes[-1], sizes[-1] // 1000)]
     lookup(handle, keys[:1]), lookup(handle, keys)
-    statements = {n: _by_content._statements[n].sql for n in (1, 500)}
+    statements = {n: _by_content.of(n).sql for n in (1, 500)}
     with contextlib.closing(sqlite3.connect(index, isolation_level=None)) as raw:
 
         def one(run: int) -> float:

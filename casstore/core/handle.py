@@ -14,7 +14,8 @@ from casstore.core.directory import INDEX, Directory, check_is_store
 from casstore.core.initialize import DURABILITIES, check_durability, create_store
 from casstore.core.place import obstacle
 from casstore.errors import CorruptStoreError, NoSpaceError, StoreBusyError, StoreIOError, UsageError
-from casstore.index.engine import BUSY_SECONDS, Index
+from casstore.index.driver import BUSY_SECONDS
+from casstore.index.engine import Index
 from casstore.index.readonly import ReadOnlyIndex
 from casstore.index.settings import read_settings
 from casstore.locks import FileLock

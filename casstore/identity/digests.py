@@ -3,6 +3,7 @@ kind can stand for another."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from blake3 import blake3
@@ -38,3 +39,7 @@ def json_digest(context: str, value: Any, what: str = "value") -> bytes:
 def plain_digest(text: str) -> bytes:
     """BLAKE3 (32 bytes) of a text in UTF-8: the name of interned rows."""
     return blake3(text.encode("utf-8", "surrogateescape")).digest()
+
+
+repeated_digest = functools.lru_cache(maxsize=256)(plain_digest)
+"""`plain_digest` for texts that come again and again, such as layouts."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator
-from urllib.parse import quote
 
 from casstore import fsio
 from casstore.errors import CorruptStoreError, NoSpaceError, StoreBusyError, UsageError
+from casstore.index.driver import connect, sqlite3
 from casstore.locks import FileLock
 
 KEPT = 3
@@ -63,7 +62,7 @@ def save_backup(raw: sqlite3.Connection, store: str, schema: int) -> str:
     path = os.path.join(folder, f"index-{schema:04}-{stamp}.sqlite")
     part = path + ".part"
     try:
-        with contextlib.closing(sqlite3.connect(part)) as copy:
+        with contextlib.closing(connect(part, "rwc")) as copy:
             raw.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE").fetchone()
             check = copy.execute("PRAGMA integrity_check").fetchone()[0]
@@ -150,7 +149,7 @@ def _replace(store: str, backup: str) -> None:
 
 
 def _opened(path: str, mode: str) -> sqlite3.Connection:
-    raw = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode={mode}", uri=True, isolation_level=None)
+    raw = connect(path, mode)
     raw.execute("PRAGMA synchronous = FULL")
     return raw
 

@@ -6,7 +6,6 @@ work itself; on the paths that run per result or per lookup that is most of the 
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,6 +13,8 @@ from typing import Any, TypeVar
 from sqlalchemy import ClauseElement, Connection, LargeBinary, Table, bindparam, or_, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
+
+from casstore.index.driver import sqlite3
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -59,16 +60,22 @@ class ByDigest:
         self._build = build
         self._statements: dict[int, Statement] = {}
 
-    def rows(self, connection: AnyConnection, digests: Sequence[bytes]) -> Iterator[Row]:
+    def rows(self, connection: AnyConnection, digests: Sequence[bytes]) -> list[Row]:
         """The rows for these digests, in no order."""
+        found: list[Row] = []
         for part in chunks(digests):
-            size = next(size for size in _SIZES if size >= len(part))
-            statement = self._statements.get(size)
-            if statement is None:
-                parameters = [bindparam(f"d{i}", type_=LargeBinary) for i in range(size)]
-                statement = self._statements[size] = Statement(self._build(parameters))
             # The list is padded with its last value, so that four statements serve for all lengths.
-            yield from statement.rows(connection, [*part, *([part[-1]] * (size - len(part)))])
+            size = next(size for size in _SIZES if size >= len(part))
+            found += self.of(size).rows(connection, [*part, *([part[-1]] * (size - len(part)))])
+        return found
+
+    def of(self, size: int) -> Statement:
+        """The statement for lists of this many."""
+        statement = self._statements.get(size)
+        if statement is None:
+            parameters = [bindparam(f"d{i}", type_=LargeBinary) for i in range(size)]
+            statement = self._statements[size] = Statement(self._build(parameters))
+        return statement
 
 
 class Interned:
@@ -117,6 +124,15 @@ def driver(connection: AnyConnection) -> sqlite3.Connection:
     raw: Any = connection.connection.driver_connection
     found: sqlite3.Connection = raw
     return found
+
+
+def last_id(connection: AnyConnection, table: Table) -> int:
+    """The highest id that this table has ever given.
+
+    Nobody else can take an id inside a write transaction, so new rows may be written with ids that are known before.
+    """
+    rows = driver(connection).execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,)).fetchall()
+    return int(rows[0][0]) if rows else 0
 
 
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from importlib.resources import files
+
+from casstore.index.driver import connect
 
 
 def create_index(path: str, settings: Mapping[str, str]) -> None:
     """Make a new index file at `path` (which must not exist), in WAL mode, with these settings. Nothing is flushed."""
     script = files("casstore.index").joinpath("schema.sql").read_text(encoding="utf-8")
-    connection = sqlite3.connect(path, isolation_level=None)
+    connection = connect(path, "rwc")
     try:
         # Only here is the mode ever switched: switching under other openers can fail in spite of a busy timeout.
         connection.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -7,50 +7,45 @@ drop the locks of this whole process.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-import shutil
-import sqlite3
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from casstore import fsio
 from casstore.errors import (
     CasstoreError,
-    CorruptStoreError,
-    NoSpaceError,
     NotAStoreError,
     StoreBusyError,
-    StoreIOError,
     StoreOutdatedError,
-    StorePermissionError,
     StoreTooNewError,
     UsageError,
 )
 from casstore.index.bulk import AnyConnection
+from casstore.index.driver import (
+    BUSY_SECONDS,
+    connect,
+    set_pragmas,
+    sqlite3,
+    typed_error,
+    typed_errors,
+    warn_of_sqlite,
+)
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.locks import FileLock
 
-BUSY_SECONDS = 30.0
 CLOSE_SECONDS = 1.0  # nobody waits longer than this for the closing checkpoint
 WAL_LIMIT = 16 << 20  # bytes of WAL after which a commit is followed by a checkpoint
-SHARED_MEMORY = 64 << 10
 WAL_WARNING = 256 << 20
 POOL_SIZE = 4
 _log = logging.getLogger("casstore.index")
 
-# A flipped bit can make a text invalid. That is for the row's checksum to notice, not an error of the whole query; and
-# names that aren't UTF-8 become text in the views.
-_text = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 _SYNCHRONOUS = {"full": 2, "off": 0}
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
 _poisoned: set[tuple[int, int]] = set()  # indexes that were in a transaction when this process was forked
@@ -87,6 +82,7 @@ class Index:
     def _engine(self, *, query_only: bool) -> Engine:
         engine = create_engine(
             "sqlite://",
+            module=sqlite3,
             creator=self._connect,
             poolclass=QueuePool,
             pool_size=POOL_SIZE if query_only else 1,
@@ -95,9 +91,9 @@ class Index:
             pool_reset_on_return="rollback",
         )
         pragmas = self._pragmas(query_only=query_only)
-        event.listen(engine, "connect", lambda raw, _: _set_pragmas(raw, pragmas))
+        event.listen(engine, "connect", lambda raw, _: set_pragmas(raw, pragmas))
         if not query_only:
-            _warn_of_sqlite()
+            warn_of_sqlite()
         # The driver begins nothing itself (isolation_level None).
         event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN" if query_only else "BEGIN IMMEDIATE"))
         return engine
@@ -116,14 +112,7 @@ class Index:
         }
 
     def _connect(self) -> sqlite3.Connection:
-        return self._opened(f"file:{quote(os.fsencode(self.path))}?mode=rw")
-
-    def _opened(self, uri: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
-        connection.text_factory = _text
-        return connection
+        return connect(self.path, "rw")
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
@@ -133,19 +122,9 @@ class Index:
                 yield connection
                 transaction.rollback()
 
-    @contextlib.contextmanager
-    def glance(self) -> Iterator[AnyConnection]:
+    def glance(self) -> contextlib.AbstractContextManager[AnyConnection]:
         """A connection for a single SELECT: without a transaction, which would cost several times the SELECT."""
-        with self._in_transaction(), self.errors():
-            try:
-                raw = self._idle.pop()
-            except IndexError:
-                raw = self._connect()
-                _set_pragmas(raw, self._pragmas(query_only=True))
-            try:
-                yield raw
-            finally:
-                self._idle.append(raw)
+        return _Glance(self)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
@@ -277,6 +256,13 @@ class Index:
 
     @contextlib.contextmanager
     def _in_transaction(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
         me = threading.get_ident()
         with self._gate:
             if self._poisoned:
@@ -285,14 +271,23 @@ class Index:
                     "store here. Fork outside of calls to the store, or start processes with spawn"
                 )
             self._active[me] = self._active.get(me, 0) + 1
+
+    def _leave(self) -> None:
+        me = threading.get_ident()
+        with self._gate:
+            self._active[me] -= 1
+            if not self._active[me]:
+                del self._active[me]
+                self._gate.notify_all()
+
+    def _take(self) -> sqlite3.Connection:
+        """An idle connection for a glance, or a new one."""
         try:
-            yield
-        finally:
-            with self._gate:
-                self._active[me] -= 1
-                if not self._active[me]:
-                    del self._active[me]
-                    self._gate.notify_all()
+            return self._idle.pop()
+        except IndexError:
+            raw = self._connect()
+            set_pragmas(raw, self._pragmas(query_only=True))
+            return raw
 
     def _before_fork(self) -> None:
         self._gate.acquire()
@@ -311,71 +306,30 @@ class Index:
         self._start()
 
 
-def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
-    """Whether this SQLite can lose pages when one connection resets the WAL while another checkpoints it.
+class _Glance:
+    """What `Index.glance` returns: a class, since a generator takes longer than the SELECT it is for."""
 
-    sqlite.org/wal.html#walresetbug: 3.7.0 to 3.51.2, but for the mended 3.44.6 and 3.50.7 and what follows on their
-    branches. casstore's own checkpoints are all made under locks/write, which keeps clear of it; a foreign program's
-    aren't.
-    """
-    mended = (version[:2] == (3, 44) and version >= (3, 44, 6)) or (version[:2] == (3, 50) and version >= (3, 50, 7))
-    return (3, 7, 0) <= version <= (3, 51, 2) and not mended
+    __slots__ = ("_index", "_raw")
 
+    def __init__(self, index: Index) -> None:
+        self._index = index
 
-@functools.cache
-def _warn_of_sqlite() -> None:
-    if has_wal_reset_bug(sqlite3.sqlite_version_info):
-        _log.warning(
-            "SQLite %s has the WAL-reset bug; casstore keeps clear of it, but let no other program open its index "
-            "while it is used (casstore db copy makes a copy for that)",
-            sqlite3.sqlite_version,
-        )
+    def __enter__(self) -> AnyConnection:
+        self._index._enter()
+        try:
+            self._raw = self._index._take()
+        except BaseException as error:
+            self._index._leave()
+            if isinstance(error, sqlite3.Error):
+                raise typed_error(error, self._index.path) from error
+            raise
+        return self._raw
 
-
-def _set_pragmas(raw: Any, pragmas: dict[str, int]) -> None:
-    cursor = raw.cursor()
-    try:
-        for name, value in pragmas.items():
-            cursor.execute(f"PRAGMA {name} = {value}").fetchall()
-        for name, value in pragmas.items():
-            found = cursor.execute(f"PRAGMA {name}").fetchone()[0]
-            if found != value:
-                raise StoreIOError(f"SQLite keeps {name} at {found} instead of {value}; use another build of SQLite")
-    finally:
-        cursor.close()
-
-
-@contextlib.contextmanager
-def typed_errors(path: str) -> Iterator[None]:
-    """Turn errors of SQLite and SQLAlchemy in the block into casstore's own; `path` is that of the index."""
-    try:
-        yield
-    except DBAPIError as error:
-        raise _typed(error.orig, path) from error
-    except sqlite3.Error as error:
-        raise _typed(error, path) from error
-
-
-def _typed(error: BaseException | None, path: str) -> CasstoreError:
-    """casstore's error for one of SQLite's."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    text = f"{path}: {error}"
-    full = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
-    if code == sqlite3.SQLITE_FULL or full:
-        return NoSpaceError(f"{text}. Free some space, or run: casstore gc")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
-        return StoreBusyError(f"{text}. A program that isn't casstore holds the index; close it and try again")
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-        return StorePermissionError(f"{text}. Check its owner and mode")
-    if code == sqlite3.SQLITE_CANTOPEN:
-        if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
-            return StorePermissionError(f"{text}. Check its owner and mode")
-        return NotAStoreError(f"{text}. There is no index here that can be opened")
-    if code == sqlite3.SQLITE_NOTADB:
-        return CorruptStoreError(f"{text}. Nothing was changed; write a backup back: casstore db restore BACKUP")
-    if code == sqlite3.SQLITE_CORRUPT:
-        return CorruptStoreError(f"{text}. Nothing was changed; write a backup back: casstore db restore BACKUP")
-    return StoreIOError(f"{text}. Check the disk, then try again")
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._index._idle.append(self._raw)
+        self._index._leave()
+        if isinstance(error, sqlite3.Error):
+            raise typed_error(error, self._index.path) from error
 
 
 _forking: list[Index] = []  # those that were held when the fork began
@@ -399,14 +353,6 @@ def _inode(path: str) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_dev, found.st_ino
-
-
-def _is_full(path: str) -> bool:
-    """Whether the disk has no room for the pages of shared memory that opening an index takes."""
-    try:
-        return shutil.disk_usage(os.path.dirname(path)).free < SHARED_MEMORY
-    except OSError:
-        return False
 
 
 def _after_fork_in_child() -> None:

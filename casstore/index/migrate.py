@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine, event
 
 from casstore.errors import CorruptStoreError, NotAStoreError, StoreTooNewError
+from casstore.index import driver
 from casstore.index.backup import exclusive, keep_newest, needs_space, save_backup
-from casstore.index.engine import typed_errors
+from casstore.index.driver import sqlite3, typed_errors
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.index.views import VIEWS
 
@@ -107,17 +106,16 @@ def prepared(store: str) -> Iterator[tuple[Connection, str | None, int]]:
 @contextlib.contextmanager
 def connect(store: str, *, create: bool = False) -> Iterator[Connection]:
     """A connection for revisions to the index of a store; `create` makes an empty index where there is none."""
-    uri = f"file:{quote(os.fsencode(os.path.join(store, INDEX_NAME)))}?mode={'rwc' if create else 'rw'}"
 
     def opened() -> sqlite3.Connection:
-        raw = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+        raw = driver.connect(os.path.join(store, INDEX_NAME), "rwc" if create else "rw")
         # Revisions may rebuild tables that others point to; a pragma is a no-op once a transaction has begun.
         raw.execute("PRAGMA foreign_keys = OFF")
         raw.execute("PRAGMA synchronous = FULL")
         raw.execute("PRAGMA wal_autocheckpoint = 0")
         return raw
 
-    engine = create_engine("sqlite://", creator=opened)
+    engine = create_engine("sqlite://", module=sqlite3, creator=opened)
     event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with engine.connect() as connection:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, func, null, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.identity.digests import plain_digest
+from casstore.identity.digests import repeated_digest
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, now_ms
 from casstore.index.tables import layouts, objects, signed
 
@@ -94,12 +94,15 @@ def objects_after(connection: Connection, digest: bytes, limit: int) -> list[Obj
 
 def save_objects(connection: AnyConnection, new: Sequence[NewObject]) -> None:
     """Insert rows, or bring existing ones back to life with the codec, size and checksum of the new file."""
-    names = {o.layout: plain_digest(o.layout) for o in new}
+    names = {o.layout: repeated_digest(o.layout) for o in new}
     layout_ids = _layouts.save(connection, {names[o.layout]: (o.payload_bytes, o.layout) for o in new})
     now = now_ms()
     _save.many(
         connection,
-        [(o.digest, "zstd", layout_ids[names[o.layout]], o.stored_bytes, signed(o.stored_xxh3), now) for o in new],
+        [
+            (o.digest, "zstd", layout_ids[names[o.layout]], o.stored_bytes, signed(o.stored_xxh3), now)
+            for o in sorted(new, key=lambda o: o.digest)
+        ],
     )
 
 
@@ -125,5 +128,5 @@ def count_objects(connection: Connection) -> int:
 
 def _row(row: Sequence[Any]) -> ObjectRow:
     id_, digest, codec, stored, xxh3, nbytes, tensors, condemned, damaged, layout_digest = row
-    sound = plain_digest(tensors) == layout_digest
+    sound = repeated_digest(tensors) == layout_digest
     return ObjectRow(id_, digest, codec, stored, xxh3, nbytes, tensors, bool(condemned), bool(damaged), sound)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from casstore.errors import UsageError
+from casstore.index.driver import sqlite3
 from casstore.index.engine import Index
 
 ROW_LIMIT = 1_000_000

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from typing import NoReturn, TypeVar
-from urllib.parse import quote
 
 from sqlalchemy import Connection
 
 from casstore.errors import CasstoreError, CorruptStoreError, NotAStoreError, StoreChangedError
 from casstore.index.bulk import AnyConnection
+from casstore.index.driver import connect, sqlite3
 from casstore.index.engine import Index
 
 T = TypeVar("T")
@@ -77,8 +76,7 @@ class ReadOnlyIndex(Index):
         self._forget()
 
     def _connect(self) -> sqlite3.Connection:
-        mode = "mode=ro" if self._wal_bytes() else "mode=ro&immutable=1"
-        return self._opened(f"file:{quote(os.fsencode(self.path))}?{mode}")
+        return connect(self.path, "ro" if self._wal_bytes() else "ro&immutable=1")
 
     def _changed(self, cause: BaseException | None) -> NoReturn:
         raise StoreChangedError(

@@ -153,18 +153,6 @@ CREATE TABLE sources (
     CONSTRAINT fk_sources_directory_id FOREIGN KEY(directory_id) REFERENCES directories (id) ON DELETE RESTRICT,
     CONSTRAINT fk_sources_hash_id FOREIGN KEY(hash_id) REFERENCES hashes (id) ON DELETE RESTRICT
 ) STRICT;
-CREATE TABLE variant_parts (
-    variant_id INTEGER NOT NULL,
-    ordinal INTEGER NOT NULL,
-    object_id INTEGER NOT NULL,
-    stamp_id INTEGER NOT NULL,
-    inputs_id INTEGER NOT NULL,
-    CONSTRAINT pk_variant_parts PRIMARY KEY (variant_id, ordinal),
-    CONSTRAINT fk_variant_parts_variant_id FOREIGN KEY(variant_id) REFERENCES variants (id) ON DELETE RESTRICT,
-    CONSTRAINT fk_variant_parts_object_id FOREIGN KEY(object_id) REFERENCES objects (id) ON DELETE RESTRICT,
-    CONSTRAINT fk_variant_parts_stamp_id FOREIGN KEY(stamp_id) REFERENCES schema_stamps (id) ON DELETE RESTRICT,
-    CONSTRAINT fk_variant_parts_inputs_id FOREIGN KEY(inputs_id) REFERENCES hashes (id) ON DELETE RESTRICT
-) WITHOUT ROWID, STRICT;
 CREATE TABLE source_contents (
     source_id INTEGER NOT NULL,
     hash_id INTEGER NOT NULL,
@@ -172,6 +160,18 @@ CREATE TABLE source_contents (
     CONSTRAINT pk_source_contents PRIMARY KEY (source_id, hash_id),
     CONSTRAINT fk_source_contents_source_id FOREIGN KEY(source_id) REFERENCES sources (id) ON DELETE RESTRICT,
     CONSTRAINT fk_source_contents_hash_id FOREIGN KEY(hash_id) REFERENCES hashes (id) ON DELETE RESTRICT
+) WITHOUT ROWID, STRICT;
+CREATE TABLE "variant_parts" (
+    variant_id INTEGER NOT NULL,
+    ordinal INTEGER NOT NULL,
+    object_id INTEGER NOT NULL,
+    stamp_id INTEGER NOT NULL,
+    inputs_id INTEGER,
+    CONSTRAINT pk_variant_parts PRIMARY KEY (variant_id, ordinal),
+    CONSTRAINT fk_variant_parts_variant_id FOREIGN KEY(variant_id) REFERENCES variants (id) ON DELETE RESTRICT,
+    CONSTRAINT fk_variant_parts_object_id FOREIGN KEY(object_id) REFERENCES objects (id) ON DELETE RESTRICT,
+    CONSTRAINT fk_variant_parts_stamp_id FOREIGN KEY(stamp_id) REFERENCES schema_stamps (id) ON DELETE RESTRICT,
+    CONSTRAINT fk_variant_parts_inputs_id FOREIGN KEY(inputs_id) REFERENCES hashes (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX ix_failures_hash_id ON failures (hash_id);
 CREATE INDEX ix_failures_inputs_id ON failures (inputs_id);
@@ -182,11 +182,11 @@ CREATE INDEX ix_variants_recipe_id ON variants (recipe_id);
 CREATE INDEX ix_variants_run_id ON variants (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX ix_variants_values_id ON variants (values_id) WHERE values_id IS NOT NULL;
 CREATE INDEX ix_sources_hash_id ON sources (hash_id) WHERE hash_id IS NOT NULL;
-CREATE INDEX ix_variant_parts_inputs_id ON variant_parts (inputs_id);
-CREATE INDEX ix_variant_parts_object_id ON variant_parts (object_id);
-CREATE INDEX ix_variant_parts_stamp_id ON variant_parts (stamp_id);
 CREATE INDEX ix_source_contents_hash_id ON source_contents (hash_id);
 CREATE INDEX ix_objects_condemned_at ON objects (condemned_at) WHERE condemned_at IS NOT NULL;
+CREATE INDEX ix_variant_parts_object_id ON variant_parts (object_id);
+CREATE INDEX ix_variant_parts_stamp_id ON variant_parts (stamp_id);
+CREATE INDEX ix_variant_parts_inputs_id ON variant_parts (inputs_id) WHERE inputs_id IS NOT NULL;
 CREATE VIEW v_sources AS SELECT rtrim(r.path, '/') || '/' || CASE d.relpath WHEN '' THEN '' ELSE d.relpath || '/' END || s.name AS path,
        r.name AS root,
        lower(hex(h.digest)) AS content,
@@ -247,6 +247,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0002');
+INSERT INTO alembic_version (version_num) VALUES ('0003');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Integer, bindparam, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.index.bulk import chunks, now_ms, storable
-from casstore.index.tables import directories, hashes, roots, signed, source_contents, sources
+from casstore.index.bulk import Statement, chunks, now_ms, storable
+from casstore.index.tables import FileName, directories, hashes, roots, signed, source_contents, sources, to_sql
 from casstore.index.variants import save_contents
 from casstore.model import Content
 
@@ -133,36 +133,54 @@ def find_source(connection: Connection, path: str) -> SourceRow | None:
     return None
 
 
+_STATE = ("hash_id", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "settled", "missing_since", "error")
+
+
+def _upsert_source() -> Statement:
+    statement = insert(sources)
+    new = {name: statement.excluded[name] for name in _STATE}
+    upsert = statement.on_conflict_do_update(index_elements=["directory_id", "name"], set_=new)
+    return Statement(upsert, ("directory_id", "name", *_STATE))
+
+
+def _note_content() -> Statement:
+    """What a file has held until now, if that is to be another content."""
+    before = select(sources.c.id, sources.c.hash_id, bindparam("now", type_=Integer)).where(
+        sources.c.directory_id == bindparam("directory"),
+        sources.c.name == bindparam("file", type_=FileName()),
+        sources.c.hash_id.is_not(None),
+        sources.c.hash_id.is_distinct_from(bindparam("content", type_=Integer)),
+    )
+    statement = insert(source_contents).from_select(["source_id", "hash_id", "last_seen"], before)
+    return Statement(
+        statement.on_conflict_do_update(
+            index_elements=["source_id", "hash_id"], set_={"last_seen": statement.excluded.last_seen}
+        )
+    )
+
+
+_save_source = _upsert_source()
+_remember_content = _note_content()
+
+
 def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource]) -> None:
     """Write what a scan found. What a file held before goes into `source_contents`."""
     if not seen:
         return
     content_ids = save_contents(connection, (s.content for s in seen if s.content is not None))
     directory_ids = _save_directories(connection, root_id, {s.relpath for s in seen})
-    _remember_old_contents(connection, seen, directory_ids, content_ids)
-    statement = insert(sources)
-    names = ("hash_id", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "settled", "missing_since", "error")
-    statement = statement.on_conflict_do_update(
-        index_elements=["directory_id", "name"], set_={name: statement.excluded[name] for name in names}
-    )
-    connection.execute(
-        statement,
-        [
-            {
-                "directory_id": directory_ids[s.relpath],
-                "name": s.name,
-                "hash_id": None if s.content is None else content_ids[s.content.kind, s.content.digest],
-                "st_size": s.stat.size,
-                "st_mtime_ns": s.stat.mtime_ns,
-                "st_ctime_ns": s.stat.ctime_ns,
-                "st_ino": s.stat.inode,
-                "settled": int(s.settled),
-                "missing_since": None,
-                "error": storable(s.error),
-            }
-            for s in seen
-        ],
-    )
+    rows = [
+        (
+            *(directory_ids[s.relpath], to_sql(s.name)),
+            None if s.content is None else content_ids[s.content.kind, s.content.digest],
+            *(s.stat.size, s.stat.mtime_ns, s.stat.ctime_ns, s.stat.inode),
+            *(int(s.settled), None, storable(s.error)),
+        )
+        for s in seen
+    ]
+    now = now_ms()
+    _remember_content.many(connection, [(now, *row[:3]) for row in rows])
+    _save_source.many(connection, rows)
 
 
 def mark_missing(connection: Connection, root_id: int, gone: Iterable[tuple[str, str]]) -> None:
@@ -190,29 +208,3 @@ def _save_directories(connection: Connection, root_id: int, relpaths: set[str]) 
         query = query.where(directories.c.root_id == root_id, directories.c.relpath.in_(part))
         found.update((row.relpath, row.id) for row in connection.execute(query))
     return found
-
-
-def _remember_old_contents(
-    connection: Connection,
-    seen: Sequence[SeenSource],
-    directory_ids: dict[str, int],
-    content_ids: dict[tuple[str, bytes], int],
-) -> None:
-    now_held = {
-        (directory_ids[s.relpath], s.name): None if s.content is None else content_ids[s.content.kind, s.content.digest]
-        for s in seen
-    }
-    old: list[dict[str, int]] = []
-    for part in chunks(sorted({directory for directory, _ in now_held})):
-        query = select(sources.c.directory_id, sources.c.name, sources.c.id, sources.c.hash_id).where(
-            sources.c.directory_id.in_(part), sources.c.hash_id.is_not(None)
-        )
-        for directory, name, source_id, hash_id in connection.execute(query):
-            if now_held.get((directory, name), hash_id) != hash_id:
-                old.append({"source_id": source_id, "hash_id": hash_id, "last_seen": now_ms()})
-    if old:
-        statement = insert(source_contents)
-        statement = statement.on_conflict_do_update(
-            index_elements=["source_id", "hash_id"], set_={"last_seen": statement.excluded.last_seen}
-        )
-        connection.execute(statement, old)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 2
+SCHEMA = 3
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -209,7 +209,7 @@ variant_parts = _table(
     Column("ordinal", Integer, nullable=False),
     _reference("object_id", "objects"),
     _reference("stamp_id", "schema_stamps"),
-    _reference("inputs_id", "hashes"),
+    _reference("inputs_id", "hashes", nullable=True),  # None: the variant's own
     PrimaryKeyConstraint("variant_id", "ordinal"),
     rowid=False,
 )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
-from sqlalchemy import Connection, Select, bindparam, delete, select
+from sqlalchemy import Connection, Select, bindparam, delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.identity.digests import plain_digest
+from casstore.identity.digests import plain_digest, repeated_digest
 from casstore.identity.keys import Key
-from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, driver, now_ms
+from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, last_id, now_ms
 from casstore.index.tables import (
     failures,
     hashes,
@@ -33,8 +34,7 @@ Identity = tuple[str, bytes, bytes, bytes, str, int, str]
 """(kind, content digest, inputs digest, recipe digest, resolution, variation, params): a key as plain values."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
+class PartRow(NamedTuple):
     """One part of a variant: its object, as the index knows it."""
 
     object_digest: bytes
@@ -46,8 +46,7 @@ class PartRow:
     damaged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class VariantRow:
+class VariantRow(NamedTuple):
     """A variant as the index has it.
 
     Attributes:
@@ -93,16 +92,27 @@ def checksum(key: Identity, values: bytes | None, parts: Iterable[tuple[bytes, b
         parts: (object, stamp, inputs) digests in order.
     """
     kind, content, inputs, recipe, resolution, variation, params = key
-    hasher = xxhash.xxh3_64()
-    pieces = (kind, content, inputs, recipe, resolution, str(variation), params)
-    for piece in (p if isinstance(p, bytes) else p.encode("utf-8", "surrogateescape") for p in pieces):
-        hasher.update(struct.pack("<I", len(piece)) + piece)
-    hasher.update(values or bytes(32))
+    pieces = [
+        *(_counted(kind), _DIGEST_LENGTH, content, _DIGEST_LENGTH, inputs, _DIGEST_LENGTH, recipe),
+        *(_counted(resolution), _counted(str(variation)), _counted(params), values or _NO_VALUES),
+    ]
     for part in parts:
-        hasher.update(b"".join(part))
-    return signed(hasher.intdigest())
+        pieces += part
+    return signed(xxhash.xxh3_64_intdigest(b"".join(pieces)))
 
 
+_DIGEST_LENGTH = struct.pack("<I", 32)
+_NO_VALUES = bytes(32)
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted(text: str) -> bytes:
+    """A text behind its length, so that no two lists of texts look alike."""
+    data = text.encode("utf-8", "surrogateescape")
+    return struct.pack("<I", len(data)) + data
+
+
+_ORDINAL = 11  # where that column is in a row of the query below
 _inputs = hashes.alias("inputs")
 _part_inputs = hashes.alias("part_inputs")
 
@@ -124,7 +134,7 @@ def _query(*, of_all: bool = False) -> Select[Any]:
             variants.c.checksum,
             value_sets.c.digest,
             value_sets.c.data,
-            variant_parts.c.ordinal,
+            variant_parts.c.ordinal,  # _ORDINAL
             objects.c.digest,
             schema_stamps.c.digest,
             _part_inputs.c.digest,
@@ -164,45 +174,48 @@ def variants_after(connection: Connection, id_: int, limit: int) -> list[tuple[I
 
 
 def _collect(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[Identity, VariantRow]]:
-    groups: dict[int, list[tuple[Any, ...]]] = {}
+    groups: dict[int, list[Sequence[Any]]] = {}
     for row in rows:
-        groups.setdefault(row[0], []).append(tuple(row))
-    for id_, group in groups.items():
-        key: Identity = group[0][1:8]
-        told, values_digest, data = group[0][8:11]
-        ordered: dict[int, PartRow] = {}
-        sound = None not in key and (data is None or plain_digest(data) == values_digest)
-        for *_, ordinal, object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged in group:
-            if None in (object_digest, stamp, inputs, layout):
-                sound = False  # a row that lost what it points to
-            else:
-                sound = sound and plain_digest(layout) == layout_digest
-                ordered[ordinal] = PartRow(object_digest, stamp, inputs, layout, stored, bool(condemned), bool(damaged))
+        groups.setdefault(row[0], []).append(row)
+    for group in groups.values():
+        key: Identity = tuple(group[0][1:8])
+        yield key, _variant(key, group)
+
+
+def _variant(key: Identity, rows: list[Sequence[Any]]) -> VariantRow:
+    id_, told, values_digest, data = rows[0][0], *rows[0][8:_ORDINAL]
+    sound = None not in key and (data is None or plain_digest(data) == values_digest)
+    parts: list[PartRow] = []
+    names = []
+    if len(rows) > 1:
         # Ordered here: asked to do it, SQLite may walk all variants in order instead of looking up the wanted ones.
-        parts = [ordered[ordinal] for ordinal in sorted(ordered)]
-        sound = sound and told == checksum(
-            key, values_digest, ((p.object_digest, p.stamp_digest, p.inputs_digest) for p in parts)
-        )
-        yield key, VariantRow(id_, data, tuple(parts), sound)
+        rows.sort(key=lambda row: str(row[_ORDINAL]).zfill(20))
+    for row in rows:
+        object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged = row[_ORDINAL + 1 :]
+        if object_digest is None or stamp is None or layout is None:
+            sound = False  # a row that lost what it points to
+            continue
+        inputs = inputs or key[2]
+        sound = sound and repeated_digest(layout) == layout_digest
+        names.append((object_digest, stamp, inputs))
+        parts.append(PartRow(object_digest, stamp, inputs, layout, stored, condemned == 1, damaged == 1))
+    try:
+        sound = sound and told == checksum(key, values_digest, names)
+    except (AttributeError, TypeError):
+        sound = False  # a flipped bit made a value one of another type
+    return VariantRow(id_, data, tuple(parts), sound)
 
 
-_CONTENT = ("kind", "digest", "nbytes", "width", "height", "orientation", "note")
-
-
-def _upsert_content() -> Statement:
-    statement = insert(hashes)
-    new = statement.excluded
-    upsert = statement.on_conflict_do_update(
-        index_elements=["digest", "kind"],
-        set_={name: new[name] for name in ("width", "height", "orientation", "note")},
-        where=hashes.c.width.is_(None) & (new.width.is_not(None) | hashes.c.note.is_(None)),
-    )
-    return Statement(upsert, _CONTENT)
-
-
-_save_content = _upsert_content()
-_content_ids = ByDigest(
-    lambda digests: select(hashes.c.kind, hashes.c.digest, hashes.c.id).where(hashes.c.digest.in_(digests))
+_MEASURES = ("width", "height", "orientation", "note")
+_CONTENT = ("id", "kind", "digest", "nbytes", *_MEASURES)
+_insert_content = Statement(insert(hashes), _CONTENT)
+_complete_content = Statement(
+    update(hashes).where(hashes.c.id == bindparam("known")).values({name: bindparam(name) for name in _MEASURES})
+)
+_contents = ByDigest(
+    lambda digests: select(
+        hashes.c.kind, hashes.c.digest, hashes.c.id, hashes.c.width.is_(None), hashes.c.note.is_(None)
+    ).where(hashes.c.digest.in_(digests))
 )
 _save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text"))
 _recipes = Interned(recipes, ("name", "spec"), first=("created_at",))
@@ -212,8 +225,7 @@ _object_ids = ByDigest(lambda digests: select(objects.c.digest, objects.c.id).wh
 _VARIANT = tuple(column.name for column in variants.columns)
 _save_variant = Statement(insert(variants), _VARIANT)
 _save_part = Statement(insert(variant_parts), tuple(column.name for column in variant_parts.columns))
-_last_id = "SELECT seq FROM sqlite_sequence WHERE name = 'variants'"
-_forget_failures = Statement(delete(failures).where(failures.c.key == bindparam("wanted")))
+_forget_failure = Statement(delete(failures).where(failures.c.key == bindparam("wanted")))
 
 
 def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dict[tuple[str, bytes], int]:
@@ -223,11 +235,24 @@ def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dic
         {(kind, digest): id}
     """
     wanted = {(content.kind, content.digest): content for content in contents}
-    _save_content.many(
+    found: dict[tuple[str, bytes], int] = {}
+    incomplete = []
+    for kind, digest, id_, unmeasured, silent in _contents.rows(connection, [digest for _, digest in wanted]):
+        content = wanted.get((kind, digest))
+        if content is None:
+            continue  # another kind of the same digest
+        found[kind, digest] = id_
+        if unmeasured and (content.width is not None or (silent and content.note is not None)):
+            incomplete.append((content.width, content.height, content.orientation, content.note, id_))
+    # In the order of the digests, which is that of their index: neighbours share pages.
+    new = sorted((c for key, c in wanted.items() if key not in found), key=lambda c: c.digest)
+    ids = {(c.kind, c.digest): id_ for id_, c in enumerate(new, start=last_id(connection, hashes) + 1)} if new else {}
+    _insert_content.many(
         connection,
-        [(c.kind, c.digest, c.nbytes, c.width, c.height, c.orientation, c.note) for c in wanted.values()],
+        [(ids[c.kind, c.digest], c.kind, c.digest, c.nbytes, c.width, c.height, c.orientation, c.note) for c in new],
     )
-    found = {(kind, digest): id_ for kind, digest, id_ in _content_ids.rows(connection, [d for _, d in wanted])}
+    _complete_content.many(connection, incomplete)
+    found |= ids
     _save_text.many(connection, [(found[key], c.text) for key, c in wanted.items() if c.text is not None])
     return found
 
@@ -260,10 +285,8 @@ def save_variants(
     stamp_ids = _stamps.save(connection, {digest: (names,) for names, digest in stamps.items()})
     value_ids = _values.save(connection, {digest: (data,) for data, digest in values.items()})
     object_ids: dict[bytes, int] = dict(_object_ids.rows(connection, [v.object_digest for v in new]))
-    # Nobody else can take an id inside this transaction, so the rows are written with ids that are known before.
-    last = driver(connection).execute(_last_id).fetchone()
     rows, parts = [], []
-    for id_, v in enumerate(new, start=(last[0] if last else 0) + 1):
+    for id_, v in enumerate(new, start=last_id(connection, variants) + 1):
         key, stamp = v.key, stamps[v.names]
         hash_id = content_ids[key.primary.kind, key.primary.digest]
         value = None if v.values is None else values[v.values]
@@ -274,10 +297,10 @@ def save_variants(
                 *(None if value is None else value_ids[value], run_id, v.reason, v.encode_us, told),
             )
         )
-        parts.append((id_, 0, object_ids[v.object_digest], stamp_ids[stamp], hash_id))
+        parts.append((id_, 0, object_ids[v.object_digest], stamp_ids[stamp], None))
     _save_variant.many(connection, rows)
     _save_part.many(connection, parts)
-    _forget_failures.many(connection, [(v.key.digest,) for v in new])
+    _forget_failure.many(connection, [(v.key.digest,) for v in new])
 
 
 def delete_variants(connection: Connection, ids: Iterable[int]) -> int:

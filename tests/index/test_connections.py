@@ -23,7 +23,7 @@ from casstore.errors import (
     StorePermissionError,
     UsageError,
 )
-from casstore.index import engine
+from casstore.index import driver, engine
 from casstore.index.engine import Index
 
 
@@ -67,7 +67,7 @@ def test_a_pragma_that_isnt_kept_is_an_error() -> None:
     """What SQLite makes of each pragma is read back; a build that ignores one isn't worked with."""
     raw = sqlite3.connect(":memory:")
     with pytest.raises(StoreIOError, match="busy_timeout"):
-        engine._set_pragmas(raw, {"busy_timeout": -1})
+        driver.set_pragmas(raw, {"busy_timeout": -1})
     raw.close()
 
 
@@ -448,13 +448,13 @@ def test_a_child_that_was_forked_inside_a_transaction_loses_no_put(tmp_path: Pat
 )
 def test_the_versions_of_sqlite_with_the_wal_reset_bug_are_known(version: str, affected: bool) -> None:
     """3.7.0 to 3.51.2, without the mended releases of two branches."""
-    assert engine.has_wal_reset_bug(tuple(map(int, version.split(".")))) == affected
+    assert driver.has_wal_reset_bug(tuple(map(int, version.split(".")))) == affected
 
 
 def test_an_affected_sqlite_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """The first store that is opened for writing warns, the next ones don't."""
-    monkeypatch.setattr(engine, "has_wal_reset_bug", lambda _: True)
-    engine._warn_of_sqlite.cache_clear()
+    monkeypatch.setattr(driver, "has_wal_reset_bug", lambda _: True)
+    driver.warn_of_sqlite.cache_clear()
     for _ in range(2):
         casstore.open(tmp_path / "s", create=True, durability="off").close()
     assert [record.message.split()[0] for record in caplog.records if "WAL-reset" in record.message] == ["SQLite"]

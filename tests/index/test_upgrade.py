@@ -44,7 +44,13 @@ def rows(path: Path) -> dict[str, list[Any]]:
     with contextlib.closing(sqlite3.connect(path / "index.sqlite")) as index:
         names = [row[0] for row in index.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
         kept = [name for name in names if name not in ("settings", "alembic_version", "sqlite_sequence")]
-        return {name: sorted(index.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in kept}
+        found = {name: sorted(index.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in kept}
+        # Since 0003, NULL says that a part's inputs are its variant's.
+        found["variant_parts"] = index.execute(
+            "SELECT variant_id, ordinal, object_id, stamp_id, coalesce(p.inputs_id, v.inputs_id) "
+            "FROM variant_parts p JOIN variants v ON v.id = p.variant_id ORDER BY 1, 2"
+        ).fetchall()
+        return found
 
 
 def ddl(path: Path) -> set[str]:
