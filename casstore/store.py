@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from casstore.errors import AmbiguousResolutionError, MissError, UsageError
+from casstore.errors import AmbiguousResolutionError, MissError, StoreOutdatedError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode, Recipe
@@ -40,6 +40,7 @@ def open(
     create: bool = False,
     durability: Literal["full", "off"] | None = None,
     unsafe_filesystem: bool = False,
+    auto_upgrade: bool = False,
 ) -> Store:
     """Open a store.
 
@@ -49,7 +50,10 @@ def open(
         durability: for a new store: "full" (the default): what was acknowledged survives a power cut; "off": it
             survives a crash of the process only. Fixed from then on; for an existing store None or the same.
         unsafe_filesystem: write on a network or unknown file system as well, where SQLite's locks can't be trusted.
+        auto_upgrade: bring an older store to this casstore's schema first, as `casstore db upgrade` does (with a
+            backup); nobody else may have it open meanwhile.
 
+    A store that a newer casstore made may be readable for this one; then writing raises StoreTooNewError.
     A store that can't be written here (a read-only mount, another user's folder, an unsafe file system) is opened for
     reading; writing raises StoreReadOnlyError or UnsafePlaceError at once.
 
@@ -57,19 +61,42 @@ def open(
         NotAStoreError, StoreOutdatedError, StoreTooNewError, StoreBusyError, UnsafePlaceError, CorruptStoreError,
         StorePermissionError
     """
-    return Store(path, create=create, durability=durability, unsafe_filesystem=unsafe_filesystem)
+    return Store(
+        path,
+        create=create,
+        durability=durability,
+        unsafe_filesystem=unsafe_filesystem,
+        auto_upgrade=auto_upgrade,
+    )
 
 
 class Store:
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(
-        self, path: Path, *, create: bool = False, durability: str | None = None, unsafe_filesystem: bool = False
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        durability: str | None = None,
+        unsafe_filesystem: bool = False,
+        auto_upgrade: bool = False,
     ) -> None:
         """See `casstore.open`."""
         from casstore.core.handle import Handle  # brings SQLAlchemy, which nobody should pay for before a store opens
 
-        self._handle = Handle(path, create=create, durability=durability, unsafe_filesystem=unsafe_filesystem)
+        def opened() -> Handle:
+            return Handle(path, create=create, durability=durability, unsafe_filesystem=unsafe_filesystem)
+
+        try:
+            self._handle = opened()
+        except StoreOutdatedError:
+            if not auto_upgrade:
+                raise
+            from casstore.index.migrate import upgrade
+
+            upgrade(os.path.abspath(os.fspath(path)))
+            self._handle = opened()
         self._unsafe_filesystem = unsafe_filesystem
         self._batches: list[Batch] = []  # those that were begun; one without a `with` block ends with the store
 

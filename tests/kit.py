@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,3 +230,13 @@ def without_ctime(monkeypatch: Any) -> None:
         return Stat(found.st_size, found.st_mtime_ns, 0, found.st_ino)
 
     monkeypatch.setattr(Stat, "of", classmethod(blind))
+
+
+FIXTURES = sorted((ROOT / "tests" / "fixtures").glob("store-*.tar.xz"))
+
+
+def old_store(folder: Path, archive: Path = FIXTURES[0]) -> Path:
+    """A store of an old schema, unpacked."""
+    with tarfile.open(archive) as found:
+        found.extractall(folder, filter="tar")
+    return folder / "store"

@@ -108,6 +108,7 @@ class _Build:
             note = "interrupted" if self.stopped and error is None else None if error is None else repr(error)
             with self.handle.index.write() as connection:
                 finish_run(connection, run_id, _counts(report), report.stored_bytes, note)
+            self.handle.backup_if_due()
         if isinstance(error, KeyboardInterrupt) or (self.stopped and error is None):
             message = f"interrupted: {report.encoded} encoded and stored, {report.left} left; run it again to go on"
             raise BuildInterrupted(message, report) from error

@@ -61,6 +61,7 @@ class Batch:
 
         Raises:
             EncoderError: it can't be stored. Nothing else is affected.
+            StoreReadOnlyError, UnsafePlaceError, StoreTooNewError
         """
         self.add(key, check_result(key, tensors, values, allow_nonfinite=allow_nonfinite))
 
@@ -69,6 +70,7 @@ class Batch:
         if self._ended:
             raise UsageError("this batch has ended with its `with` block; begin another one for further puts")
         if not self._items:
+            self._handle.check_writable()  # now, not when much has been computed
             self._since = time.monotonic()
         self._items.append(PutItem(key, result, reason, encode_us))
         self._bytes += len(result.payload.data)

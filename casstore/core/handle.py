@@ -13,7 +13,15 @@ from casstore import fsio
 from casstore.core.directory import INDEX, Directory, check_is_store
 from casstore.core.initialize import DURABILITIES, check_durability, create_store
 from casstore.core.place import obstacle
-from casstore.errors import CorruptStoreError, NoSpaceError, StoreBusyError, StoreIOError, UsageError
+from casstore.errors import (
+    CorruptStoreError,
+    NoSpaceError,
+    StoreBusyError,
+    StoreIOError,
+    StoreTooNewError,
+    UsageError,
+)
+from casstore.index.backup import backup_if_due
 from casstore.index.driver import BUSY_SECONDS
 from casstore.index.engine import Index
 from casstore.index.readonly import ReadOnlyIndex
@@ -66,6 +74,7 @@ class Handle:
         self._pid = 0
         self._closed = False
         self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
+        self._newer: StoreTooNewError | None = None
         try:
             settings = self._open(durability)
         except NoSpaceError as error:
@@ -80,7 +89,7 @@ class Handle:
     @property
     def read_only(self) -> bool:
         """Whether this store can only be read here; writing raises the reason."""
-        return self._obstacle is not None
+        return self._obstacle is not None or self._newer is not None
 
     @property
     def durable(self) -> bool:
@@ -119,6 +128,11 @@ class Handle:
         """Bytes that are free on the store's disk."""
         return shutil.disk_usage(self.directory.path).free
 
+    def backup_if_due(self) -> None:
+        """Copy the index to backups/ when the newest copy is old; a failure of that is told, and costs nothing else."""
+        if self.durable:
+            backup_if_due(self.index, self.directory.path)
+
     def close(self) -> None:
         """Give everything back; temps that a failed put left behind are removed. Closing twice is fine."""
         if self._closed:
@@ -140,10 +154,12 @@ class Handle:
         Raises:
             UsageError: the handle is closed.
             StoreReadOnlyError, UnsafePlaceError
+            StoreTooNewError: a newer casstore made it, and left it readable only.
         """
         self.check_open()
-        if self._obstacle is not None:
-            raise type(self._obstacle)(*self._obstacle.args)
+        refusal = self._obstacle or self._newer
+        if refusal is not None:
+            raise type(refusal)(*refusal.args)
 
     def _open(self, durability: str | None) -> dict[str, str]:
         """Take the locks and open the index; on an error everything is given back."""
@@ -151,7 +167,7 @@ class Handle:
             self._ensure_process()
             self.index = self._open_index("full")
             try:
-                settings = _read_settings(self.index)
+                settings, self._newer = _read_settings(self.index)
                 self.durability = settings["durability"]
                 if durability not in (None, self.durability):
                     raise UsageError(
@@ -209,19 +225,19 @@ class Handle:
         self._store_lock.release()
 
 
-def _read_settings(index: Index) -> dict[str, str]:
-    """The settings of a store, checked.
+def _read_settings(index: Index) -> tuple[dict[str, str], StoreTooNewError | None]:
+    """The settings of a store, checked, and why it can't be written if it is too new for that.
 
     Raises:
         NotAStoreError, StoreOutdatedError, StoreTooNewError
         CorruptStoreError: they are missing or can't be meant.
     """
     with index.read() as connection:
-        index.check_schema(connection)
+        newer = index.newer_schema(connection)
         found = read_settings(connection)
     if found.get("durability") not in DURABILITIES or found.get("shard_hex") not in ("2", "3"):
         raise CorruptStoreError(f"{index.path} has lost its settings; put a copy of it back")
-    return found
+    return found, newer
 
 
 class Flusher:

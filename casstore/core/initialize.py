@@ -25,7 +25,7 @@ from casstore.core.place import unsafe_place
 from casstore.errors import NoSpaceError, NotAStoreError, StoreIOError, UnsafePlaceError, UsageError
 from casstore.index.bulk import now_ms
 from casstore.index.create import create_index
-from casstore.index.tables import SCHEMA
+from casstore.index.tables import MIN_READER, MIN_WRITER, SCHEMA
 
 DURABILITIES = ("full", "off")
 FORMAT = 1
@@ -113,8 +113,8 @@ def _build(directory: Directory, durability: str) -> None:
         "created_at": str(now_ms()),
         "format": str(FORMAT),
         "schema": str(SCHEMA),
-        "min_reader": str(SCHEMA),
-        "min_writer": str(SCHEMA),
+        "min_reader": str(MIN_READER),
+        "min_writer": str(MIN_WRITER),
         "shard_hex": str(directory.shard_hex),
         "durability": durability,
     }

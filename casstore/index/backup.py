@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator
 
 from casstore import fsio
-from casstore.errors import CorruptStoreError, NoSpaceError, StoreBusyError, UsageError
+from casstore.errors import CasstoreError, CorruptStoreError, NoSpaceError, StoreBusyError, UsageError
+from casstore.index.bulk import driver, last_id
 from casstore.index.driver import connect, sqlite3
+from casstore.index.engine import Index
+from casstore.index.tables import SCHEMA, variants
 from casstore.locks import FileLock
 
 KEPT = 3
+MAX_AGE = 7 * 24 * 3600.0  # seconds
+MAX_NEW_VARIANTS = 100_000
+_log = logging.getLogger("casstore.index")
 EXCLUSIVE_SECONDS = 10.0
 SPACE_FACTOR = 2.2  # an upgrade needs the backup, and a WAL that may hold every page
 
@@ -36,7 +43,7 @@ def exclusive(store: str) -> Iterator[None]:
             lock.release()
 
 
-def needs_space(index: str) -> None:
+def needs_space(index: str, what: str = "an upgrade") -> None:
     """Refuse to begin what the disk can't hold.
 
     Raises:
@@ -45,7 +52,7 @@ def needs_space(index: str) -> None:
     needed = round(SPACE_FACTOR * (fsio.size_of(index) or 0))
     free = shutil.disk_usage(os.path.dirname(index)).free
     if free < needed:
-        raise NoSpaceError(f"an upgrade of {index} needs {needed:,} bytes, {free:,} are free; nothing was changed")
+        raise NoSpaceError(f"{what} of {index} needs {needed:,} bytes, {free:,} are free; nothing was changed")
 
 
 def save_backup(raw: sqlite3.Connection, store: str, schema: int) -> str:
@@ -76,12 +83,49 @@ def save_backup(raw: sqlite3.Connection, store: str, schema: int) -> str:
     return path
 
 
+def backup_if_due(index: Index, store: str) -> str | None:
+    """Save a backup if there is none, or the newest is older than a week or has lived through 100,000 new variants.
+
+    What can't be saved (a full disk) is told in the log: whoever calls this has done his work already.
+
+    Returns:
+        Its path, or None.
+    """
+    try:
+        with index.read() as connection:
+            now = last_id(connection, variants)
+            if not now or not _is_due(store, now):
+                return None
+            needs_space(index.path, "a backup")
+            backup = save_backup(driver(connection), store, SCHEMA)
+        keep_newest(store)
+        return backup
+    except CasstoreError as error:
+        _log.warning("no backup of the index was made: %s", error)
+        return None
+
+
+def _is_due(store: str, variants_now: int) -> bool:
+    backups = _backups(store)
+    if not backups:
+        return True
+    newest = os.path.join(store, "backups", backups[-1])
+    if time.time() - os.stat(newest).st_mtime > MAX_AGE:
+        return True
+    with contextlib.closing(_opened(newest, "ro")) as raw:
+        return variants_now - last_id(raw, variants) >= MAX_NEW_VARIANTS
+
+
+def _backups(store: str) -> list[str]:
+    """The names of the backups, oldest first."""
+    names = os.listdir(os.path.join(store, "backups"))
+    return sorted((n for n in names if n.startswith("index-") and n.endswith(".sqlite")), key=_age)
+
+
 def keep_newest(store: str) -> None:
     """Remove all but the newest backups."""
-    folder = os.path.join(store, "backups")
-    names = sorted((n for n in os.listdir(folder) if n.startswith("index-") and n.endswith(".sqlite")), key=_age)
-    for name in names[:-KEPT]:
-        fsio.unlink(os.path.join(folder, name))
+    for name in _backups(store)[:-KEPT]:
+        fsio.unlink(os.path.join(store, "backups", name))
 
 
 def variants_in(backup: str) -> int:

@@ -37,6 +37,7 @@ from casstore.index.driver import (
     typed_errors,
     warn_of_sqlite,
 )
+from casstore.index.settings import read_settings
 from casstore.index.tables import APPLICATION_ID, SCHEMA
 from casstore.locks import FileLock
 
@@ -153,10 +154,20 @@ class Index:
             raw.execute("VACUUM INTO ?", (path,))
 
     def check_schema(self, connection: Connection) -> None:
-        """Refuse an index that this code doesn't know.
+        """Refuse to write an index that this code doesn't know; a newer one may be readable (`min_reader`).
 
         Raises:
             NotAStoreError, StoreOutdatedError, StoreTooNewError
+        """
+        newer = self.newer_schema(connection)
+        if newer is not None:
+            raise newer
+
+    def newer_schema(self, connection: Connection) -> StoreTooNewError | None:
+        """The error with which writing is refused if a newer casstore made this index, but left it readable for us.
+
+        Raises:
+            NotAStoreError, StoreOutdatedError, StoreTooNewError: it can't even be read.
         """
         application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
         schema = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
@@ -170,8 +181,12 @@ class Index:
                 f"{self.path} has schema {schema}, this casstore needs {SCHEMA}; "
                 f"upgrade it: casstore db upgrade --store {os.path.dirname(self.path)}"
             )
-        if schema > SCHEMA:
-            raise StoreTooNewError(f"{self.path} has schema {schema}, this casstore knows {SCHEMA}; update casstore")
+        if schema == SCHEMA:
+            return None
+        text = f"{self.path} has schema {schema}, this casstore knows {SCHEMA}"
+        if read_settings(connection).get("min_reader") in {str(known) for known in range(1, SCHEMA + 1)}:
+            return StoreTooNewError(f"{text} and can only read it; update casstore to write")
+        raise StoreTooNewError(f"{text}; update casstore")
 
     def close(self) -> None:
         """Close all connections of this process; the last one folds the WAL into the index if that is free."""

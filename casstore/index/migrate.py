@@ -15,7 +15,7 @@ from casstore.errors import CorruptStoreError, NotAStoreError, StoreTooNewError
 from casstore.index import driver
 from casstore.index.backup import exclusive, keep_newest, needs_space, save_backup
 from casstore.index.driver import sqlite3, typed_errors
-from casstore.index.tables import APPLICATION_ID, SCHEMA
+from casstore.index.tables import APPLICATION_ID, MIN_READER, MIN_WRITER, SCHEMA
 from casstore.index.views import VIEWS
 
 INDEX_NAME = "index.sqlite"
@@ -141,8 +141,8 @@ def run_revisions(context: Any, connection: Connection) -> None:
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {body.strip()}")
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA}")
-        for key in ("schema", "min_reader", "min_writer"):
-            connection.exec_driver_sql("UPDATE settings SET value = ? WHERE key = ?", (str(SCHEMA), key))
+        for key, value in (("schema", SCHEMA), ("min_reader", MIN_READER), ("min_writer", MIN_WRITER)):
+            connection.exec_driver_sql("UPDATE settings SET value = ? WHERE key = ?", (str(value), key))
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
         if broken:
             raise CorruptStoreError(f"{len(broken)} rows of the index have lost their parent; nothing was changed")

@@ -63,7 +63,7 @@ def run_query(
             columns = tuple(part[0] for part in cursor.description or ())
             rows = [tuple(v.hex() if isinstance(v, bytes) else v for v in row) for row in cursor.fetchmany(limit + 1)]
             cursor.close()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, sqlite3.Warning) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_INTERRUPT:
                 raise UsageError(

@@ -28,6 +28,8 @@ from sqlalchemy.types import UserDefinedType
 
 SCHEMA = 3
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
+MIN_READER = MIN_WRITER = 3
+"""The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
 metadata = MetaData(

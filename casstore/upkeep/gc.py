@@ -122,6 +122,7 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
         waiting = garbage.waiting(connection, before)
         counts = {"condemned": condemned, "swept": swept, "leftovers": len(leftovers)}
         finish_run(connection, run_id, counts, freed)
+    handle.backup_if_due()
     return GcReport(condemned, swept, freed, 0, waiting, len(leftovers), time.monotonic() - started)
 
 

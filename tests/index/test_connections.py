@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
-import sqlite3
+import re
+import sqlite3 as _standard  # knows the names of all codes
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core.helpers import Child, child, expect, get, handle_of, in_child, outcome, put, sql
+from kit import ROOT
 from sqlalchemy.exc import DBAPIError
 
 import casstore
@@ -24,6 +27,7 @@ from casstore.errors import (
     UsageError,
 )
 from casstore.index import driver, engine
+from casstore.index.driver import sqlite3
 from casstore.index.engine import Index
 
 
@@ -145,14 +149,14 @@ def test_a_foreign_key_is_enforced(store: casstore.Store) -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (sqlite3.SQLITE_FULL, NoSpaceError),
-        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusyError),
-        (sqlite3.SQLITE_LOCKED, StoreBusyError),
-        (sqlite3.SQLITE_READONLY_DBMOVED, StorePermissionError),
-        (sqlite3.SQLITE_IOERR_FSYNC, StoreIOError),
-        (sqlite3.SQLITE_CORRUPT_INDEX, casstore.errors.CorruptStoreError),
-        (sqlite3.SQLITE_NOTADB, casstore.errors.CorruptStoreError),
-        (sqlite3.SQLITE_CANTOPEN, casstore.errors.NotAStoreError),
+        (_standard.SQLITE_FULL, NoSpaceError),
+        (_standard.SQLITE_BUSY_SNAPSHOT, StoreBusyError),
+        (_standard.SQLITE_LOCKED, StoreBusyError),
+        (_standard.SQLITE_READONLY_DBMOVED, StorePermissionError),
+        (_standard.SQLITE_IOERR_FSYNC, StoreIOError),
+        (_standard.SQLITE_CORRUPT_INDEX, casstore.errors.CorruptStoreError),
+        (_standard.SQLITE_NOTADB, casstore.errors.CorruptStoreError),
+        (_standard.SQLITE_CANTOPEN, casstore.errors.NotAStoreError),
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -458,3 +462,22 @@ def test_an_affected_sqlite_is_told_once(tmp_path: Path, monkeypatch: pytest.Mon
     for _ in range(2):
         casstore.open(tmp_path / "s", create=True, durability="off").close()
     assert [record.message.split()[0] for record in caplog.records if "WAL-reset" in record.message] == ["SQLite"]
+
+
+def test_the_newer_sqlite_is_used() -> None:
+    """casstore[sqlite]'s library if it is installed and newer than Python's own, else that."""
+    try:
+        other = importlib.import_module("pysqlite3.dbapi2")
+    except ImportError:
+        assert sqlite3 is _standard
+    else:
+        newest = max(other, _standard, key=lambda module: module.sqlite_version_info)
+        assert sqlite3 is newest
+
+
+def test_no_module_but_the_driver_chooses_a_sqlite() -> None:
+    """Two copies of SQLite in one process drop each other's locks."""
+    found = [
+        path for path in (ROOT / "casstore").rglob("*.py") if re.search(r"^\s*import sqlite3", path.read_text(), re.M)
+    ]
+    assert [path.name for path in found] == ["driver.py"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from kit import as_nobody
 
 import casstore
 from casstore.errors import UsageError
+from casstore.index.driver import sqlite3
 
 
 @pytest.mark.parametrize("name", ["copy.sqlite", "with blanks ? # %41.sqlite"], ids=["plain", "odd"])

@@ -13,7 +13,7 @@ from casstore.errors import StoreTooNewError
 from casstore.index.tables import SCHEMA
 
 
-def newer(path: Path, min_reader: int) -> Path:
+def newer(path: Path, min_reader: int | str) -> Path:
     """A store with an entry "a", as a later casstore may leave it: with tables and columns that we don't know."""
     with casstore.open(path, create=True, durability="off") as store:
         put(store, "a")
@@ -59,12 +59,23 @@ def test_a_newer_store_that_allows_it_is_read_but_not_written(tmp_path: Path, mi
     assert tree(path) == before
 
 
-def test_a_newer_store_that_does_not_allow_it_is_not_opened(tmp_path: Path) -> None:
-    """With min_reader > our schema opening says that casstore is too old, exit code 4, and not a byte changes."""
-    path = newer(tmp_path / "s", SCHEMA + 1)
+@pytest.mark.parametrize("min_reader", [SCHEMA + 1, "", "x"])
+def test_a_newer_store_that_does_not_allow_it_is_not_opened(tmp_path: Path, min_reader: int | str) -> None:
+    """With min_reader > our schema, or one that can't be understood, opening says that casstore is too old, exit code
+    4, and not a byte changes."""
+    path = newer(tmp_path / "s", min_reader)
     before = tree(path)
     for create in (False, True):
         with pytest.raises(StoreTooNewError, match=f"schema {SCHEMA + 1}"):
             casstore.open(path, create=create)
     assert run(["status", "--store", str(path)]) == 4
     assert tree(path) == before
+
+
+def test_damage_in_a_newer_store_is_a_miss_and_nothing_is_noted(tmp_path: Path) -> None:
+    """A reader that can't write the mark still reports it."""
+    path = newer(tmp_path / "s", SCHEMA)
+    (file,) = (path / "objects").glob("*/*")
+    file.unlink()
+    with casstore.open(path) as store:
+        assert get(store, "a") == "damaged"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from kit import python
 import casstore
 from casstore.errors import UsageError
 from casstore.index import engine
+from casstore.index.driver import sqlite3
 
 
 def test_a_foreign_reader_is_named_and_its_end_folds_the_wal_in(

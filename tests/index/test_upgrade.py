@@ -9,28 +9,18 @@ import resource
 import shutil
 import signal
 import sqlite3
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from core.helpers import Child, child, fill, in_child, on_a_small_disk, outcome, tree
-from kit import ROOT, python
+from kit import FIXTURES, ROOT, old_store, python
 
 import casstore
 from casstore.cli import run
 from casstore.errors import CasstoreError, StoreBusyError, StoreOutdatedError
-from casstore.index import migrate
+from casstore.index import driver, migrate
 from casstore.index.tables import SCHEMA
-
-FIXTURES = sorted((ROOT / "tests" / "fixtures").glob("store-*.tar.xz"))
-
-
-def old_store(folder: Path, archive: Path = FIXTURES[0]) -> Path:
-    """A store of an old schema, unpacked."""
-    with tarfile.open(archive) as found:
-        found.extractall(folder, filter="tar")
-    return folder / "store"
 
 
 def dump(path: Path) -> str:
@@ -177,18 +167,18 @@ def statements_of_an_upgrade(tmp_path: Path) -> int:
 @contextlib.contextmanager
 def traced(callback: Any) -> Any:
     """Call back with every statement that SQLite begins, on connections opened in the block."""
-    honest = sqlite3.connect
+    honest = driver.sqlite3.connect
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
         raw = honest(*arguments, **options)
         raw.set_trace_callback(callback)
         return raw
 
-    sqlite3.connect = connect
+    driver.sqlite3.connect = connect
     try:
         yield
     finally:
-        sqlite3.connect = honest
+        driver.sqlite3.connect = honest
 
 
 def test_a_kill_at_any_statement_leaves_the_old_index_or_the_new_one(tmp_path: Path) -> None:
@@ -289,7 +279,7 @@ def test_an_error_at_any_step_leaves_the_old_index(tmp_path: Path, monkeypatch: 
     before = dump(path)
 
     def fail(*_: Any, **__: Any) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise driver.sqlite3.OperationalError("database or disk is full")
 
     if step == "backup":
         monkeypatch.setattr("casstore.index.backup.fsio.flush_file", fail)
@@ -369,3 +359,14 @@ def test_a_backup_stands_in_for_an_index_that_is_lost(tmp_path: Path, state: str
         assert store.status().variants == 5
     broken = [name for name in os.listdir(path / "backups") if name.startswith("broken")]
     assert len(broken) == (state == "garbage")
+
+
+def test_an_old_store_is_upgraded_on_request(tmp_path: Path) -> None:
+    """With `auto_upgrade` it opens, with a backup; a second time there is nothing to do; without, it is refused."""
+    path = old_store(tmp_path)
+    with pytest.raises(StoreOutdatedError):
+        casstore.open(path)
+    for _ in range(2):
+        with casstore.open(path, auto_upgrade=True) as store:
+            assert store.status().variants == 5
+    assert len(list((path / "backups").iterdir())) == 1
