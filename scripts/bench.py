@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import sqlite3
 import statistics
 import sys
 import tempfile
@@ -15,28 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import synthetic
+from bench_index import bench_index, bench_million
+from timing import ratios, spread
 
 import casstore
 from casstore import fsio
 from casstore.core.put import GROUP_OBJECTS, PutItem, put_group
-from casstore.core.read import lookup
 from casstore.core.results import check_result
-from casstore.index.variants import _by_content
 from casstore.objects import container
-
-RUNS = 15
-
-
-def spread(values: list[float]) -> str:
-    """Median, and lowest to highest."""
-    return f"{statistics.median(values):6.2f}  ({min(values):.2f} to {max(values):.2f})"
-
-
-def ratios(ours: Callable[[int], float], reference: Callable[[int], float], runs: int = RUNS) -> list[float]:
-    """ours / reference, pair by pair, after one warm-up of both."""
-    ours(0), reference(0)
-    return [ours(run) / reference(run) for run in range(1, runs + 1)]
 
 
 def bench_put(folder: Path) -> None:
@@ -90,77 +74,7 @@ def bench_put(folder: Path) -> None:
     store.close()
 
 
-def bench_index(folder: Path) -> None:
-    """Opening, looking up and writing rows, against SQLite asked for the same by hand."""
-    sizes = (10_000, 50_000)
-    opened: dict[int, list[float]] = {}
-    for size in sizes:
-        with casstore.open(folder / str(size), create=True, durability="off") as store:
-            synthetic.fill(store, size)
-        opened[size] = []
-        for _ in range(RUNS):
-            began = time.perf_counter()
-            store = casstore.open(folder / str(size))
-            opened[size].append(1000 * (time.perf_counter() - began))
-            store.close()
-    store = casstore.open(folder / str(sizes[-1]))
-    handle = store._handle
-    index = Path(store.path, "index.sqlite")
-    keys = [synthetic.key_of(number) for number in range(0, sizes[-1], sizes[-1] // 1000)]
-    lookup(handle, keys[:1]), lookup(handle, keys)
-    statements = {n: _by_content.of(n).sql for n in (1, 500)}
-    with contextlib.closing(sqlite3.connect(index, isolation_level=None)) as raw:
-
-        def one(run: int) -> float:
-            began = time.perf_counter()
-            for key in keys[:200]:
-                lookup(handle, [key])
-            return time.perf_counter() - began
-
-        def raw_one(run: int) -> float:
-            began = time.perf_counter()
-            for key in keys[:200]:
-                raw.execute(statements[1], (key.primary.digest,)).fetchall()
-            return time.perf_counter() - began
-
-        def many(run: int) -> float:
-            began = time.perf_counter()
-            lookup(handle, keys)
-            return time.perf_counter() - began
-
-        def raw_many(run: int) -> float:
-            began = time.perf_counter()
-            for start in range(0, len(keys), 500):
-                raw.execute(statements[500], [k.primary.digest for k in keys[start : start + 500]]).fetchall()
-            return time.perf_counter() - began
-
-        print(f"index: {sizes[-1]:,} entries, {RUNS} pairs")
-        print(f"  ms to open {sizes[0]:,} entries (imports done)     {spread(opened[sizes[0]])}")
-        print(f"  ms to open {sizes[1]:,} entries                    {spread(opened[sizes[1]])}")
-        print(f"  lookup of one key, x the raw select            {spread(ratios(one, raw_one))}")
-        print(f"  lookup of 1,000 keys, x the raw select         {spread(ratios(many, raw_many))}")
-    held: list[float] = []
-    honest = handle.index.write
-
-    @contextlib.contextmanager
-    def watched() -> Any:
-        with honest() as connection:
-            began = time.perf_counter()
-            yield connection
-        held.append(1000 * (time.perf_counter() - began))
-
-    handle.index.write = watched  # type: ignore[method-assign]
-    for run in range(RUNS + 1):
-        with store.batch() as batch:
-            for number in range(GROUP_OBJECTS):
-                key = casstore.Key.text(f"{run} {number}", synthetic.RECIPE)
-                batch.put(key, {"t": np.full(8, run * GROUP_OBJECTS + number)})
-    print(f"  ms of write lock per group of 64               {spread(held[1:])}")
-    store.close()
-    print(f"  bytes of index per entry                       {index.stat().st_size / sizes[-1]:6.0f}")
-
-
-BENCHES: dict[str, Callable[[Path], Any]] = {"index": bench_index, "put": bench_put}
+BENCHES: dict[str, Callable[[Path], Any]] = {"index": bench_index, "million": bench_million, "put": bench_put}
 
 
 def main(names: list[str]) -> int:

@@ -41,5 +41,5 @@ def plain_digest(text: str) -> bytes:
     return blake3(text.encode("utf-8", "surrogateescape")).digest()
 
 
-repeated_digest = functools.lru_cache(maxsize=256)(plain_digest)
-"""`plain_digest` for texts that come again and again, such as layouts."""
+repeated_digest = functools.lru_cache(maxsize=4096)(plain_digest)
+"""`plain_digest` for texts that come again and again, such as layouts and values."""

@@ -14,7 +14,7 @@ from sqlalchemy import ClauseElement, Connection, LargeBinary, Table, bindparam,
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.index.driver import sqlite3
+from casstore.index.driver import fetch, sqlite3
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -41,7 +41,7 @@ class Statement:
 
     def rows(self, connection: AnyConnection, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run it and fetch everything, so that no cursor stays open."""
-        return driver(connection).execute(self.sql, parameters).fetchall()
+        return fetch(driver(connection), self.sql, parameters)
 
     def many(self, connection: AnyConnection, rows: Sequence[Row]) -> None:
         """Run it for each row."""

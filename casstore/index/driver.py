@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import sqlite3 as _standard
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -45,6 +45,7 @@ else:
 __all__ = [
     "BUSY_SECONDS",
     "connect",
+    "fetch",
     "has_wal_reset_bug",
     "set_pragmas",
     "sqlite3",
@@ -79,6 +80,19 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
     )
     connection.text_factory = _text
     return connection
+
+
+def fetch(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """All rows of a query on a connection made by `connect`, which it reads faster than plain `execute` would."""
+    connection.text_factory = str  # decodes in C; a call of Python's for each text takes as long as the query
+    try:
+        return connection.execute(sql, parameters).fetchall()
+    except sqlite3.OperationalError as error:
+        if "decode" not in str(error):
+            raise
+    finally:
+        connection.text_factory = _text
+    return connection.execute(sql, parameters).fetchall()
 
 
 def set_pragmas(raw: Any, pragmas: Mapping[str, int]) -> None:

@@ -184,7 +184,7 @@ def _collect(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[Identity, VariantR
 
 def _variant(key: Identity, rows: list[Sequence[Any]]) -> VariantRow:
     id_, told, values_digest, data = rows[0][0], *rows[0][8:_ORDINAL]
-    sound = None not in key and (data is None or plain_digest(data) == values_digest)
+    sound = None not in key and (data is None or repeated_digest(data) == values_digest)
     parts: list[PartRow] = []
     names = []
     if len(rows) > 1:
