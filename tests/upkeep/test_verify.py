@@ -107,7 +107,7 @@ def test_a_file_that_isnt_the_one_that_was_written_is_found(three: casstore.Stor
         "UPDATE variants SET values_id = 2 WHERE id = 1",
         "UPDATE value_sets SET data = '{}' WHERE id = 1",
         "DELETE FROM variant_parts WHERE variant_id = 1",
-        "UPDATE variant_parts SET object_id = 2 WHERE variant_id = 1",
+        "UPDATE variant_parts SET object_id = 1 + object_id % 3 WHERE variant_id = 1",
         "UPDATE variant_parts SET object_id = 99 WHERE variant_id = 1",
         "UPDATE variant_parts SET stamp_id = 99 WHERE variant_id = 1",
         "UPDATE variants SET hash_id = 99 WHERE id = 1",
