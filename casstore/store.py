@@ -95,7 +95,7 @@ class Store:
                 raise
             from casstore.index.migrate import upgrade
 
-            upgrade(os.path.abspath(os.fspath(path)))
+            upgrade(os.path.abspath(os.fspath(path)), unsafe_filesystem=unsafe_filesystem)
             self._handle = opened()
         self._unsafe_filesystem = unsafe_filesystem
         self._batches: list[Batch] = []  # those that were begun; one without a `with` block ends with the store

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
+import sqlite3
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -240,3 +242,9 @@ def old_store(folder: Path, archive: Path = FIXTURES[0]) -> Path:
     with tarfile.open(archive) as found:
         found.extractall(folder, filter="tar")
     return folder / "store"
+
+
+def dump(path: Path) -> str:
+    """The whole index of a store as SQL."""
+    with contextlib.closing(sqlite3.connect(path / "index.sqlite")) as index:
+        return "\n".join(index.iterdump())

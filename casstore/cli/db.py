@@ -6,7 +6,7 @@ import os
 
 import click
 
-from casstore.cli.common import open_store, store_path, with_store
+from casstore.cli.common import open_store, store_path, unsafe_filesystem, with_store
 from casstore.cli.output import counted, emit, say, size
 from casstore.core.directory import check_is_store
 
@@ -44,7 +44,7 @@ def upgrade_command(place: str | None, as_json: bool) -> None:
     from casstore.index.migrate import upgrade
 
     path = _path(place)
-    report = upgrade(path)
+    report = upgrade(path, unsafe_filesystem=unsafe_filesystem())
     if as_json:
         emit({"path": path, "before": report.before, "after": report.after, "backup": report.backup})
     elif report.backup is None:
@@ -101,7 +101,7 @@ def restore_command(backup: str, place: str | None, as_json: bool, yes: bool) ->
     from casstore.upkeep.restore import restore
 
     path = _path(place, index=False)
-    report = restore(path, backup, yes=yes)
+    report = restore(path, backup, yes=yes, unsafe_filesystem=unsafe_filesystem())
     if as_json:
         emit({"path": path, "done": yes, "variants": report.variants, "damaged": report.damaged, "backup": report.kept})
     elif not yes:

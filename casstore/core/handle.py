@@ -12,7 +12,6 @@ import tomllib
 from casstore import fsio
 from casstore.core.directory import INDEX, Directory, check_is_store
 from casstore.core.initialize import DURABILITIES, check_durability, create_store
-from casstore.core.place import obstacle
 from casstore.errors import (
     CorruptStoreError,
     NoSpaceError,
@@ -24,6 +23,7 @@ from casstore.errors import (
 from casstore.index.backup import backup_if_due
 from casstore.index.driver import BUSY_SECONDS
 from casstore.index.engine import Index
+from casstore.index.place import obstacle
 from casstore.index.readonly import ReadOnlyIndex
 from casstore.index.settings import read_settings
 from casstore.locks import FileLock
@@ -165,7 +165,7 @@ class Handle:
         """Take the locks and open the index; on an error everything is given back."""
         try:
             self._ensure_process()
-            self.index = self._open_index("full")
+            self.index = self._open_index()
             try:
                 settings, self._newer = _read_settings(self.index)
                 self.durability = settings["durability"]
@@ -174,9 +174,7 @@ class Handle:
                         f"{self.directory.path} was made with durability {self.durability!r}, which is fixed; "
                         "open it without durability="
                     )
-                if self.durability != "full":
-                    self.index.close()
-                    self.index = self._open_index(self.durability)
+                self.index.set_durability(self.durability)
             except BaseException:
                 self.index.close()
                 raise
@@ -186,10 +184,10 @@ class Handle:
             raise
         return settings
 
-    def _open_index(self, durability: str) -> Index:
+    def _open_index(self) -> Index:
         if self._obstacle is not None:
             return ReadOnlyIndex(self.directory.index, self._obstacle)
-        return Index(self.directory.index, self.directory.lock("write"), durability)
+        return Index(self.directory.index, self.directory.lock("write"))
 
     def _ensure_process(self) -> None:
         if self._pid == os.getpid():

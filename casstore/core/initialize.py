@@ -21,10 +21,10 @@ from casstore.core.directory import (
     Directory,
     is_store,
 )
-from casstore.core.place import unsafe_place
 from casstore.errors import NoSpaceError, NotAStoreError, StoreIOError, UnsafePlaceError, UsageError
 from casstore.index.bulk import now_ms
 from casstore.index.create import create_index
+from casstore.index.place import unsafe_place
 from casstore.index.tables import MIN_READER, MIN_WRITER, SCHEMA
 
 DURABILITIES = ("full", "off")

@@ -10,7 +10,14 @@ from typing import Any
 
 from casstore import fsio
 from casstore.core.handle import Handle
-from casstore.errors import CorruptObjectError, MissError, StorePermissionError, StoreTooNewError, UnsafePlaceError
+from casstore.errors import (
+    CorruptObjectError,
+    MissError,
+    NoSpaceError,
+    StorePermissionError,
+    StoreTooNewError,
+    UnsafePlaceError,
+)
 from casstore.identity.keys import Key
 from casstore.index.objects import mark_damaged, object_rows
 from casstore.index.reasons import explain_misses
@@ -161,5 +168,5 @@ def _note_damage(handle: Handle, digest: bytes) -> bool | None:
                 mark_damaged(connection, [digest])
                 return True
             return False
-    except (StorePermissionError, StoreTooNewError, UnsafePlaceError):
+    except (NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError):
         return None  # a reader that can't write still reports the miss

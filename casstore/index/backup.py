@@ -14,6 +14,7 @@ from casstore.errors import CasstoreError, CorruptStoreError, NoSpaceError, Stor
 from casstore.index.bulk import driver, last_id
 from casstore.index.driver import connect, sqlite3
 from casstore.index.engine import Index
+from casstore.index.place import unsafe_place
 from casstore.index.tables import SCHEMA, variants
 from casstore.locks import FileLock
 
@@ -26,12 +27,16 @@ SPACE_FACTOR = 2.2  # an upgrade needs the backup, and a WAL that may hold every
 
 
 @contextlib.contextmanager
-def exclusive(store: str) -> Iterator[None]:
+def exclusive(store: str, *, unsafe_filesystem: bool = False) -> Iterator[None]:
     """Hold a store so that nobody else has it open.
 
     Raises:
         StoreBusyError: somebody has; close those programs first.
+        UnsafePlaceError: locks can't be trusted there, so nobody can tell.
     """
+    unsafe = None if unsafe_filesystem else unsafe_place(store)
+    if unsafe is not None:
+        raise unsafe
     locks = [FileLock(os.path.join(store, "locks", name)) for name in ("store", "write")]
     try:
         for lock in locks:
@@ -146,18 +151,18 @@ def variants_in(backup: str) -> int:
         raise UsageError(f"{backup} isn't a backup of an index: {error}; nothing was changed") from error
 
 
-def restore_index(store: str, backup: str) -> str | None:
+def restore_index(store: str, backup: str, *, unsafe_filesystem: bool = False) -> str | None:
     """Write a backup into the index, whole, through SQLite's backup API, while nobody has the store open.
 
     Returns:
         Where the index as it was is kept; None if it couldn't be read any more.
 
     Raises:
-        StoreBusyError
+        StoreBusyError, UnsafePlaceError
     """
     index = os.path.join(store, "index.sqlite")
     kept = None
-    with exclusive(store):
+    with exclusive(store, unsafe_filesystem=unsafe_filesystem):
         with contextlib.suppress(CorruptStoreError, sqlite3.DatabaseError):
             with contextlib.closing(_opened(index, "rw")) as raw:
                 kept = save_backup(raw, store, raw.execute("PRAGMA user_version").fetchone()[0])

@@ -27,7 +27,7 @@ from casstore.errors import (
     StoreTooNewError,
     UsageError,
 )
-from casstore.index.bulk import AnyConnection
+from casstore.index.bulk import AnyConnection, driver
 from casstore.index.driver import (
     BUSY_SECONDS,
     connect,
@@ -59,13 +59,12 @@ class Index:
     Args:
         path: of index.sqlite.
         write_lock: path of `locks/write`.
-        durability: "full": a commit survives a power cut; "off": a crash of the process only.
     """
 
-    def __init__(self, path: str, write_lock: str, durability: str) -> None:
+    def __init__(self, path: str, write_lock: str) -> None:
         self.path = path
         self._write_lock_path = write_lock
-        self._synchronous = _SYNCHRONOUS[durability]
+        self._synchronous = _SYNCHRONOUS["full"]
         self._start()
         _live.add(self)
 
@@ -91,8 +90,7 @@ class Index:
             pool_timeout=BUSY_SECONDS,
             pool_reset_on_return="rollback",
         )
-        pragmas = self._pragmas(query_only=query_only)
-        event.listen(engine, "connect", lambda raw, _: set_pragmas(raw, pragmas))
+        event.listen(engine, "connect", lambda raw, _: set_pragmas(raw, self._pragmas(query_only=query_only)))
         if not query_only:
             warn_of_sqlite()
         # The driver begins nothing itself (isolation_level None).
@@ -114,6 +112,14 @@ class Index:
 
     def _connect(self) -> sqlite3.Connection:
         return connect(self.path, "rw")
+
+    def set_durability(self, durability: str) -> None:
+        """Say what the settings say, once they have been read: with "off", a commit survives only a crash of the
+        process."""
+        if self._synchronous != _SYNCHRONOUS[durability]:
+            self._synchronous = _SYNCHRONOUS[durability]
+            with self._in_transaction(), self._reader.connect() as connection:
+                set_pragmas(driver(connection), self._pragmas(query_only=True))
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:

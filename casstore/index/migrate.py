@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, create_engine, event
 
-from casstore.errors import CorruptStoreError, NotAStoreError, StoreTooNewError
+from casstore.errors import CorruptStoreError, NotAStoreError, StoreTooNewError, UsageError
 from casstore.index import driver
 from casstore.index.backup import exclusive, keep_newest, needs_space, save_backup
 from casstore.index.driver import sqlite3, typed_errors
@@ -53,7 +53,7 @@ def schema_of(store: str) -> int:
         return _checked_schema(connection, store)
 
 
-def upgrade(store: str) -> UpgradeReport:
+def upgrade(store: str, *, unsafe_filesystem: bool = False) -> UpgradeReport:
     """Bring a store's index to the newest revision; nothing happens if it is there already.
 
     The store is locked against everybody, its index is copied to backups/ and that copy checked; then all revisions run
@@ -61,13 +61,14 @@ def upgrade(store: str) -> UpgradeReport:
 
     Args:
         store: path of the store directory.
+        unsafe_filesystem: also where locks can't be trusted.
 
     Raises:
-        NotAStoreError, StoreTooNewError, StoreBusyError, NoSpaceError, CorruptStoreError
+        NotAStoreError, StoreTooNewError, StoreBusyError, UnsafePlaceError, NoSpaceError, CorruptStoreError
     """
     from alembic import command
 
-    with prepared(store) as (connection, backup, before):
+    with prepared(store, unsafe_filesystem=unsafe_filesystem) as (connection, backup, before):
         if backup is not None:
             command.upgrade(_config(connection), "head")
     return UpgradeReport(before, SCHEMA, backup)
@@ -83,24 +84,26 @@ def history() -> list[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def prepared(store: str) -> Iterator[tuple[Connection, str | None, int]]:
+def prepared(store: str, *, unsafe_filesystem: bool = False) -> Iterator[tuple[Connection, str | None, int]]:
     """An index that is locked, checked and backed up, ready for revisions; afterwards it is checked once more.
 
     Yields:
         A connection; the path of the backup, or None if there is nothing to be done; the schema it has now.
     """
-    with exclusive(store), typed_errors(os.path.join(store, INDEX_NAME)), connect(store) as connection:
+    index = os.path.join(store, INDEX_NAME)
+    locked = exclusive(store, unsafe_filesystem=unsafe_filesystem)
+    with locked, typed_errors(index), connect(store) as connection:
         before = _checked_schema(connection, store)
         if before == SCHEMA:
             yield connection, None, before
             return
-        needs_space(os.path.join(store, INDEX_NAME))
+        needs_space(index)
         backup = save_backup(_raw(connection), store, before)
+        keep_newest(store)  # also if the upgrade fails, again and again
         yield connection, backup, before
         if connection.exec_driver_sql("PRAGMA quick_check").scalar_one() != "ok":
             raise CorruptStoreError(f"{store}: the upgraded index isn't sound; casstore db restore {backup}")
         connection.rollback()
-        keep_newest(store)
 
 
 @contextlib.contextmanager
@@ -130,13 +133,28 @@ def run_revisions(context: Any, connection: Connection) -> None:
     Args:
         context: alembic's environment context.
         connection: with no transaction begun.
+
+    Raises:
+        UsageError: it was told to do something else than to upgrade to the newest revision; nothing was changed.
     """
-    with connection.begin():
+    applied: list[Any] = []
+    with connection.begin() as transaction:
         # Our own BEGIN is what makes SQLite's DDL transactional; alembic only has to leave it alone.
-        context.configure(connection=connection, transactional_ddl=True, transaction_per_migration=False)
+        context.configure(
+            connection=connection,
+            transactional_ddl=True,
+            transaction_per_migration=False,
+            on_version_apply=lambda step, **_: applied.append(step),
+        )
         for name in reversed(VIEWS):
             connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
         context.run_migrations()
+        if not applied:
+            transaction.rollback()  # it only looked, as `alembic current` does
+            return
+        newest = f"{SCHEMA:04}"
+        if any(step.is_stamp or not step.is_upgrade for step in applied) or applied[-1].up_revision_id != newest:
+            raise UsageError("an index is only upgraded, step by step, to the newest revision: alembic upgrade head")
         for name, body in VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {body.strip()}")
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -38,7 +38,7 @@ class ReadOnlyIndex(Index):
     def __init__(self, path: str, obstacle: CasstoreError) -> None:
         self._obstacle = obstacle
         self._seen: _State | None = None
-        super().__init__(path, "", "full")
+        super().__init__(path, "")
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:

@@ -30,7 +30,7 @@ class RestoreReport:
     kept: str | None
 
 
-def restore(store: str, backup: str, *, yes: bool) -> RestoreReport:
+def restore(store: str, backup: str, *, yes: bool, unsafe_filesystem: bool = False) -> RestoreReport:
     """Write a backup into the index of a store that nobody has open, bring it to the newest schema, and mark as damaged
     what has no file any more.
 
@@ -38,17 +38,18 @@ def restore(store: str, backup: str, *, yes: bool) -> RestoreReport:
         store: path of the store.
         backup: path of the backup.
         yes: do it; otherwise only look at the backup.
+        unsafe_filesystem: also where locks can't be trusted.
 
     Raises:
         UsageError: the backup can't be read, isn't sound, or isn't of a store's index.
-        StoreBusyError, StoreTooNewError, NoSpaceError
+        StoreBusyError, StoreTooNewError, NoSpaceError, UnsafePlaceError
     """
     variants = backups.variants_in(backup)
     if not yes:
         return RestoreReport(variants, 0, None)
-    kept = backups.restore_index(store, backup)
-    migrate.upgrade(store)
-    handle = Handle(store)
+    kept = backups.restore_index(store, backup, unsafe_filesystem=unsafe_filesystem)
+    migrate.upgrade(store, unsafe_filesystem=unsafe_filesystem)
+    handle = Handle(store, unsafe_filesystem=unsafe_filesystem)
     try:
         damaged = _mark_lost(handle)
         with handle.index.read() as connection:

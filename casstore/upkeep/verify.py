@@ -13,7 +13,7 @@ import xxhash
 
 from casstore import fsio
 from casstore.core.handle import Handle
-from casstore.errors import CorruptObjectError, NoSpaceError, StorePermissionError, UnsafePlaceError
+from casstore.errors import CorruptObjectError, NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError
 from casstore.index.objects import ObjectRow, mark_damaged, mark_verified, object_rows, objects_after
 from casstore.index.tables import signed
 from casstore.index.variants import variants_after
@@ -105,7 +105,7 @@ def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes], *
             still = [(row, problem) for row, problem in bad if _is_still_wrong(handle, now.get(row.digest), deep=deep)]
             mark_damaged(connection, [row.digest for row, _ in still])
             mark_verified(connection, good)
-    except (NoSpaceError, StorePermissionError, UnsafePlaceError):
+    except (NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError):
         still = bad  # where nothing can be noted it can still be told
     return [Finding("object", row.digest.hex(), problem) for row, problem in still]
 

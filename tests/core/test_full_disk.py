@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from core.helpers import expect, fill, get, on_a_small_disk, outcome, put
+from core.helpers import expect, fill, flipped, get, object_file, on_a_small_disk, outcome, overwrite, put
 
 import casstore
 from casstore.core import directory
@@ -86,3 +86,24 @@ def test_gc_removes_a_dead_processs_temps_from_a_full_disk(tmp_path: Path) -> No
             return [freed, get(store, "b")]
 
     assert on_a_small_disk(tmp_path, work) == [1 << 20, expect("b")]
+
+
+def test_damage_on_a_full_disk_is_a_miss_and_a_finding(tmp_path: Path) -> None:
+    """A store that can only be read because the disk is full tells damage like any other that can only be read."""
+
+    def work(place: Path) -> Any:
+        with casstore.open(place / "s", create=True, durability="off") as store:
+            put(store, "a", "b")
+            path = object_file(store, "a")
+        overwrite(path, flipped(path.read_bytes(), -1))
+        fill(place)
+        with casstore.open(place / "s") as store:
+            return [
+                store.read_only,
+                outcome(get, store, "a"),
+                get(store, "b"),
+                outcome(lambda: store.verify()),
+                outcome(lambda: store.verify(deep=True)),
+            ]
+
+    assert on_a_small_disk(tmp_path, work) == [True, "fine", expect("b"), "fine", "fine"]

@@ -265,6 +265,7 @@ def test_a_store_of_another_version_is_refused_and_left_alone(
     """An older or newer user_version stops every open before anything is written."""
     path = make(tmp_path / "s", "a")
     sql(path, f"PRAGMA user_version = {version}")
+    sql(path, f"UPDATE settings SET value = '{version}' WHERE key = 'min_reader'")
     before = tree(path)
     with pytest.raises(error, match=f"schema {version}"):
         casstore.open(path, create=True)

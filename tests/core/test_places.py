@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from core.helpers import Child, child, expect, get, in_child, mount_tmpfs, put, tree
-from kit import as_nobody, pictures
+from kit import as_nobody, old_store, pictures
 
 import casstore
 from casstore import fsio, locks
 from casstore.cli import run
-from casstore.core.place import is_unsafe
 from casstore.errors import StoreBusyError, StoreChangedError, StoreReadOnlyError, UnsafePlaceError
-from casstore.index import engine
+from casstore.index import engine, migrate
+from casstore.index.place import is_unsafe
 from casstore.index.readonly import retried
 
 OTHER = casstore.Key.text("other", casstore.Recipe("r"))
@@ -295,3 +295,16 @@ def test_two_hosts_share_a_directory_whose_locks_work(tmp_path: Path) -> None:
     with casstore.open(tmp_path / "s") as store:
         assert store.sql("SELECT host FROM v_runs ORDER BY run").rows == [("beta",), ("alpha",)]
         assert store.verify(deep=True).findings == ()
+
+
+def test_no_index_is_upgraded_or_restored_on_an_unsafe_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T48: what writes the index is refused where its locks can't be trusted, unless it is insisted on."""
+    path = old_store(tmp_path / "old")
+    backup = migrate.upgrade(str(old_store(tmp_path / "other"))).backup
+    mounted(monkeypatch, tmp_path, "nfs4")
+    before = tree(path)
+    assert run(["db", "upgrade", "--store", str(path)]) == 7
+    assert run(["db", "restore", str(backup), "--yes", "--store", str(path)]) == 7
+    assert tree(path) == before
+    assert run(["db", "upgrade", "--store", str(path), "--unsafe-filesystem"]) == 0
+    casstore.open(path).close()

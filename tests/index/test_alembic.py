@@ -15,8 +15,11 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from kit import ROOT, dump, old_store, python
 from sqlalchemy import Column, Integer, MetaData
 
+import casstore
+from casstore.errors import StoreOutdatedError
 from casstore.index import migrate
 from casstore.index.tables import SCHEMA, FileName, metadata
 
@@ -43,12 +46,13 @@ def test_the_revisions_are_one_line() -> None:
     assert [f"{number:04}" for number in range(1, SCHEMA + 1)] == REVISIONS
 
 
-def test_each_revision_is_a_step_of_its_own(tmp_path: Path) -> None:
+def test_each_revision_is_a_step_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upgraded one revision at a time, an index has each stamp in turn, and in the end the schema of one leap."""
     (tmp_path / "leap").mkdir()
     migrate.make_empty(str(tmp_path / "leap"))
     stamps, schemas = [], set()
     for revision in REVISIONS:
+        monkeypatch.setattr(migrate, "SCHEMA", int(revision))  # as it was then
         with migrate.connect(str(tmp_path), create=True) as connection:
             command.upgrade(migrate._config(connection), revision)
         with contextlib.closing(sqlite3.connect(tmp_path / "index.sqlite")) as raw:
@@ -83,3 +87,16 @@ def test_autogenerate_would_find_what_has_no_revision(tmp_path: Path, change: st
     else:
         wanted.tables["variants"].indexes.pop()
     assert len(differences(tmp_path, wanted) - differences(tmp_path, metadata)) >= 1
+
+
+@pytest.mark.parametrize("verb", [("current",), ("upgrade", "0002"), ("stamp", "head"), ("downgrade", "-1")])
+def test_only_an_upgrade_to_the_newest_revision_changes_a_store(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    """Looking, stamping, half an upgrade: whatever else alembic is told, an old index stays what it was."""
+    path = old_store(tmp_path)
+    before = dump(path)
+    python("-m", "alembic", "-x", f"store={path}", *verb, cwd=ROOT)
+    assert dump(path) == before
+    with contextlib.closing(sqlite3.connect(path / "index.sqlite")) as index:
+        assert index.execute("PRAGMA user_version").fetchone() == (1,)
+    with pytest.raises(StoreOutdatedError):
+        casstore.open(path)

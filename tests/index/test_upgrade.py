@@ -13,20 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core.helpers import Child, child, fill, in_child, on_a_small_disk, outcome, tree
-from kit import FIXTURES, ROOT, old_store, python
+from core.helpers import Child, child, fast_folder, fill, in_child, on_a_small_disk, outcome, tree
+from kit import FIXTURES, ROOT, dump, old_store, python
 
 import casstore
 from casstore.cli import run
 from casstore.errors import CasstoreError, StoreBusyError, StoreOutdatedError
 from casstore.index import driver, migrate
 from casstore.index.tables import SCHEMA
-
-
-def dump(path: Path) -> str:
-    """The whole index as SQL, but for what an upgrade is there to change."""
-    with contextlib.closing(sqlite3.connect(path / "index.sqlite")) as index:
-        return "\n".join(index.iterdump())
 
 
 def rows(path: Path) -> dict[str, list[Any]]:
@@ -266,7 +260,8 @@ def test_a_disk_that_is_full_from_any_statement_on_leaves_the_old_index_or_the_n
             shutil.rmtree(path.parent)
         return found
 
-    found = on_a_small_disk(tmp_path, work) if stop is no_disk else in_child(lambda: work(tmp_path))
+    with fast_folder() as folder:
+        found = on_a_small_disk(tmp_path, work) if stop is no_disk else in_child(lambda: work(folder))
     rest = [True, [], "fine", True]
     assert [each for each in found if each[1:] not in (["fine", "new", *rest], ["failed", "old", *rest])] == []
     assert {told for _, told, *_ in found} == {"fine", "failed"}, "what was never full proves nothing"
