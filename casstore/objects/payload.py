@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import Any
 
 from casstore.errors import CorruptObjectError, UsageError
 from casstore.identity.dtypes import ELEMENT_SIZE
@@ -28,11 +30,19 @@ PAYLOAD_LIMIT = 1 << 36  # bytes; far above any latent, and a bound for what a f
 class Layout:
     """Names, dtypes and shapes of an object's tensors in payload order, and where their bytes are.
 
+    It can't be changed, not even in its mappings: all who parse the same text share one.
+
     Attributes:
         tensors: {name: dtype and shape}, in payload order.
     """
 
-    tensors: dict[str, TensorInfo]
+    tensors: Mapping[str, TensorInfo]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout.parse, (self.text,)  # read-only mappings don't travel between processes by themselves
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[str, TensorInfo]]) -> Layout:
@@ -61,14 +71,14 @@ class Layout:
         return _parse(text)
 
     @cached_property
-    def spans(self) -> dict[str, tuple[int, int]]:
+    def spans(self) -> Mapping[str, tuple[int, int]]:
         """{name: (begin, end)} in bytes, counted from the end of the header."""
         spans, position = {}, 0
         for name, info in self.tensors.items():
             end = position + nbytes(info)
             spans[name] = (position, end)
             position = end
-        return spans
+        return MappingProxyType(spans)
 
     @cached_property
     def text(self) -> str:
@@ -89,12 +99,12 @@ class Layout:
         body += b" " * (-(8 + len(body)) % ALIGNMENT)
         return len(body).to_bytes(8, "little") + body
 
-    @property
+    @cached_property
     def data_nbytes(self) -> int:
         """Bytes of all tensors together."""
         return max((end for _, end in self.spans.values()), default=0)
 
-    @property
+    @cached_property
     def payload_nbytes(self) -> int:
         """Bytes of the whole payload."""
         return len(self.header) + self.data_nbytes
