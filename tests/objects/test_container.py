@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from kit import DATA
 
 from casstore.objects import container
-from casstore.objects.container import FRAME_LIMIT, RAW, ZSTD, Frame
+from casstore.objects.container import Frame
 from casstore.objects.planes import merge, split
+from casstore.objects.table import FILL, FRAME_LIMIT, RAW, ZSTD, read_table
 from casstore.objects.tensors import Payload, to_payload
 
 
@@ -24,7 +25,7 @@ def encoded(payload: Payload) -> bytes:
 
 
 def frames_of(data: bytes) -> list[Frame]:
-    return container.read_table(memoryview(data))[0]
+    return read_table(memoryview(data), len(data)).frames
 
 
 def noise(count: int, symbols: int = 256) -> np.ndarray[Any, Any]:
@@ -36,10 +37,24 @@ def noise(count: int, symbols: int = 256) -> np.ndarray[Any, Any]:
 def test_merging_undoes_splitting(size: int, data: bytes) -> None:
     """Plane p holds byte p of each number, and all planes together give the bytes back."""
     raw = np.frombuffer(data, np.uint8)[: len(data) // size * size]
-    planes, out = split(raw, size), np.empty(len(raw), np.uint8)
+    planes = [np.empty(len(raw) // size, np.uint8) for _ in range(size)]
+    for p, plane in enumerate(planes):
+        split(raw, size, p, plane)
     assert [plane.tobytes() for plane in planes] == [raw[p::size].tobytes() for p in range(size)]
-    merge(planes, out)
+    out = np.empty(len(raw), np.uint8)
+    merge(size, 0, range(size)[::-1], planes.__getitem__, out)
     assert out.tobytes() == raw.tobytes()
+
+
+@given(st.sampled_from([2, 4, 8]), st.lists(st.none() | st.integers(0, 255), min_size=8, max_size=8))
+def test_constant_planes_are_merged_as_one_number(size: int, values: list[int | None]) -> None:
+    """Whichever planes are constant (None: this one isn't), merging gives the bytes that all of them hold."""
+    planes = [noise(40 + p)[p:] if value is None else np.full(40, value, np.uint8) for p, value in enumerate(values)]
+    constant = sum(value << 8 * p for p, value in enumerate(values[:size]) if value is not None)
+    ranks = [p for p in reversed(range(size)) if values[p] is None]
+    out = np.empty(40 * size, np.uint8)
+    merge(size, constant, ranks, planes.__getitem__, out)
+    assert out.tobytes() == np.stack(planes[:size], axis=1).tobytes()
 
 
 def test_the_head_is_written_as_the_format_says() -> None:
@@ -47,14 +62,14 @@ def test_the_head_is_written_as_the_format_says() -> None:
     payload = to_payload({"a": noise(10), "b": np.zeros(3, "f4")})
     data = encoded(payload)
     assert struct.unpack_from("<II4sHHI32sQ", data) == (
-        *(0x184D2A57, 52 + 6 * 40 + 8, b"CSO1", 1, 0, 6),
+        *(0x184D2A57, 52 + 3 * 40 + 8, b"CSO1", 1, 0, 3),
         *(payload.digest, len(payload.data)),
     )
 
 
 def test_any_zstd_tool_steps_over_the_table() -> None:
     """A container of nothing but zstd frames without planes is, to zstd, just the compressed payload."""
-    payload = to_payload({"a": np.zeros(5000, np.uint8)})
+    payload = to_payload({"a": noise(50, 2).repeat(99)})
     data = encoded(payload)
     assert {frame.codec for frame in frames_of(data)} == {ZSTD}
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
@@ -67,7 +82,8 @@ def test_any_zstd_tool_steps_over_the_table() -> None:
 )
 def test_floats_are_split_into_planes(dtype: str, planes: int) -> None:
     """Each byte of a float is a frame of its own (a complex number is two floats); other dtypes are one frame."""
-    _, *frames = frames_of(encoded(to_payload({"a": np.ones(8, dtype)})))
+    values = np.arange(300) % 100 // 50 if dtype == "?" else np.arange(300) + 1
+    _, *frames = frames_of(encoded(to_payload({"a": values.astype(dtype)})))
     assert [frame.filter for frame in frames] == ([0] if planes == 1 else [*range(1, planes + 1)])
     assert {frame.element for frame in frames} == {planes}
 
@@ -93,10 +109,10 @@ def test_a_frame_that_saves_less_than_a_tenth_is_stored_raw(symbols: int, codec:
 
 
 def test_each_plane_is_judged_by_itself() -> None:
-    """Of floats in [1, 2) the planes that hold the exponent are compressed, those of pure mantissa are not."""
+    """Of floats in [1, 2) the sign and exponent are a fill, their last bit is compressed, pure mantissa is raw."""
     values = np.random.default_rng(0).uniform(1, 2, 50_000).astype("f4")
     _, *frames = frames_of(encoded(to_payload({"a": values})))
-    assert [frame.codec for frame in frames] == [RAW, RAW, ZSTD, ZSTD]
+    assert [frame.codec for frame in frames] == [RAW, RAW, ZSTD, FILL]
 
 
 def test_empty_tensors_have_no_frame() -> None:

@@ -16,8 +16,8 @@ from xxhash import xxh3_64_intdigest as xxh3
 from casstore.errors import CorruptObjectError
 from casstore.model import TensorInfo
 from casstore.objects import container
-from casstore.objects.container import FILL, FRAME_LIMIT, RAW, ZSTD
 from casstore.objects.payload import Layout
+from casstore.objects.table import FILL, FRAME_LIMIT, RAW, ZSTD
 from casstore.objects.tensors import to_payload
 
 Row = tuple[bytes, int, int, int, int]  # stored bytes, raw length, codec, filter, element size

@@ -1,0 +1,189 @@
+"""The frame table of a container: written, and read with nothing in it believed.
+
+Every length is checked against the file, the payload and the layout before anybody allocates anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import xxhash
+
+from casstore.errors import CorruptObjectError
+from casstore.objects.payload import HEADER_LIMIT, PAYLOAD_LIMIT, TENSOR_LIMIT, Layout
+
+SKIPPABLE = 0x184D2A57
+MAGIC = b"CSO1"
+VERSION = 1
+FRAME_LIMIT = 4 << 20  # raw bytes of a frame, except of a fill without a filter
+FRAMES_LIMIT = 1 + 8 * (2 * TENSOR_LIMIT + PAYLOAD_LIMIT // FRAME_LIMIT)  # far above any that is written
+RAW, ZSTD, FILL = 0, 1, 2
+
+_HEAD = struct.Struct("<II4sHHI32sQ")
+_ROW = struct.Struct("<QQBBB5sQQ")
+_END = struct.Struct("<Q")
+_ZEROS = bytes(5)
+
+HEAD_NBYTES = _HEAD.size
+ROW_NBYTES = _ROW.size
+
+
+class Frame(NamedTuple):
+    """One row of the frame table; `start` is where its bytes are in the file. (A tuple: reading makes many.)"""
+
+    stored: int
+    raw: int
+    codec: int
+    filter: int
+    element: int
+    checksum: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the head of a container says: its frames in order, the digest and the length of its payload."""
+
+    frames: list[Frame]
+    digest: bytes
+    payload_nbytes: int
+
+
+def row(codec: int, chunk: bytes | memoryview, raw: int, filter_: int, element: int) -> bytes:
+    """The table's row for a frame stored as `chunk`."""
+    return _ROW.pack(len(chunk), raw, codec, filter_, element, _ZEROS, 0, xxhash.xxh3_64_intdigest(chunk))
+
+
+def head(rows: Iterable[bytes], digest: bytes, payload_nbytes: int) -> bytes:
+    """Everything in front of the first frame."""
+    table = b"".join(rows)
+    front = _HEAD.pack(
+        *(SKIPPABLE, _HEAD.size - 8 + len(table) + _END.size, MAGIC, VERSION, 0),
+        *(len(table) // _ROW.size, digest, payload_nbytes),
+    )
+    return front + table + _END.pack(xxhash.xxh3_64_intdigest(front[8:] + table))
+
+
+def table_span(head: memoryview) -> int:
+    """How many bytes of a file its head and frame table take.
+
+    Args:
+        head: the beginning of the file, HEAD_NBYTES (60) at least.
+
+    Raises:
+        CorruptObjectError: it isn't the beginning of a container, or of none with so many frames.
+    """
+    if len(head) < _HEAD.size:
+        raise CorruptObjectError(f"the file is too short ({len(head)} bytes)")
+    skippable, skip, magic, version, flags, count, _, _ = _HEAD.unpack_from(head)
+    if skippable != SKIPPABLE or magic != MAGIC:
+        raise CorruptObjectError("the file isn't a casstore container")
+    if version != VERSION or flags:
+        raise CorruptObjectError(f"the container has version {version}, flags {flags:#x}; a newer casstore may read it")
+    span: int = _HEAD.size + count * _ROW.size + _END.size
+    if not 0 < count <= FRAMES_LIMIT or skip != span - 8:
+        raise CorruptObjectError("the frame table doesn't fit the file")
+    return span
+
+
+def read_table(head: memoryview, file_nbytes: int) -> Table:
+    """The frame table of a container; the frames tile both file and payload, the planes of a chunk are complete.
+
+    Args:
+        head: the beginning of the file; `table_span` says how much of it is needed.
+        file_nbytes: the size of the whole file.
+
+    Raises:
+        CorruptObjectError: anything about it isn't as it is written.
+    """
+    begin = table_span(head)
+    if begin > min(len(head), file_nbytes):
+        raise CorruptObjectError("the frame table doesn't fit the file")
+    end = begin - _END.size
+    if _END.unpack_from(head, end)[0] != xxhash.xxh3_64_intdigest(head[8:end]):
+        raise CorruptObjectError("the checksum of the frame table differs")
+    *_, digest, length = _HEAD.unpack_from(head)
+    if length > PAYLOAD_LIMIT + HEADER_LIMIT:
+        raise CorruptObjectError(f"the container claims {length:,} bytes")
+    frames: list[Frame] = []
+    start, total, open_raw, open_filter, open_element = begin, 0, 0, 0, 0  # open: planes of a chunk yet to come
+    for stored, raw, codec, filter_, element, zeros, parameter, checksum in _ROW.iter_unpack(head[_HEAD.size : end]):
+        if (
+            codec > FILL
+            or zeros != _ZEROS
+            or parameter
+            or raw == 0
+            or (raw > FRAME_LIMIT and (codec != FILL or filter_))
+            or (codec == RAW and stored != raw)
+            or (codec == FILL and (stored not in (1, 2, 4, 8) or raw % stored))
+            or (filter_ == 0) != (element == 1)
+            or (filter_ and (element not in (2, 4, 8) or filter_ > element))
+            or (open_filter and (filter_, element, raw) != (open_filter, open_element, open_raw))
+            or (filter_ > 1 and not open_filter)
+            or start + stored > file_nbytes
+        ):
+            raise CorruptObjectError(f"frame {len(frames)} isn't one that casstore writes")
+        frames.append(Frame(stored, raw, codec, filter_, element, checksum, start))
+        open_raw, open_element, open_filter = raw, element, filter_ + 1 if filter_ and filter_ < element else 0
+        start += stored
+        total += raw
+    if start != file_nbytes:
+        raise CorruptObjectError(f"{file_nbytes - start} bytes follow the last frame")
+    if open_filter or total != length:
+        raise CorruptObjectError("the frames don't add up to the payload")
+    return Table(frames, digest, length)
+
+
+def frames_of(head: memoryview, file_nbytes: int, digest: bytes, layout: Layout) -> dict[str, tuple[Frame, ...]]:
+    """The frames of each tensor of an object whose layout is known, for a read of some of them.
+
+    Args:
+        head: the beginning of the file; `table_span` says how much of it is needed.
+        file_nbytes: the size of the whole file.
+        digest: what the object is called.
+        layout: its layout, by the index.
+
+    Raises:
+        CorruptObjectError: the file is another object, or its table isn't one that is written for this layout.
+    """
+    table = read_table(head, file_nbytes)
+    check_identity(table, digest, layout.payload_nbytes)
+    return tensor_frames(table.frames, layout)
+
+
+def check_identity(table: Table, digest: bytes | None, payload_nbytes: int | None) -> None:
+    """Refuse a container that holds something else than asked for; None: whatever it says.
+
+    Raises:
+        CorruptObjectError: says what is there and what was asked for.
+    """
+    if digest is not None and table.digest != digest:
+        raise CorruptObjectError(f"the file holds object {table.digest.hex()}, not {digest.hex()}")
+    if payload_nbytes is not None and table.payload_nbytes != payload_nbytes:
+        raise CorruptObjectError(f"the payload has {table.payload_nbytes} bytes, not {payload_nbytes}")
+
+
+def tensor_frames(frames: list[Frame], layout: Layout) -> dict[str, tuple[Frame, ...]]:
+    """{name: frames}, with the first frame as the header; no planes and no frame go across a tensor's end.
+
+    Raises:
+        CorruptObjectError: the frames aren't those of this layout.
+    """
+    if frames[0].filter or frames[0].raw != len(layout.header):
+        raise CorruptObjectError("the first frame isn't the payload header")
+    found: dict[str, tuple[Frame, ...]] = {}
+    i = 1
+    for name, (begin, end) in layout.spans.items():
+        first, left = i, end - begin
+        while left > 0 and i < len(frames):
+            left -= frames[i].raw
+            i += 1
+        if left or (i < len(frames) and frames[i].filter > 1):
+            raise CorruptObjectError(f"the frames from {first} on don't fit tensor {name!r}")
+        found[name] = tuple(frames[first:i])
+    if i != len(frames):
+        raise CorruptObjectError("there are more frames than tensors")
+    return found
