@@ -58,7 +58,7 @@ def encode(layout: Layout, payload: Bytes, digest: bytes) -> list[bytes | memory
         digest: of the payload, 32 bytes.
     """
     start = len(layout.header)
-    frames = [_plain(payload[:start])]
+    frames = [_Stored(*_compressed(payload[:start], _compressors.others), start)]
     for name, (begin, end) in layout.spans.items():
         if end > begin:
             frames += _tensor(payload[start + begin : start + end], PLANE_SIZE.get(layout.tensors[name].dtype))
@@ -102,7 +102,9 @@ def _planes(chunk: Bytes, size: int) -> list[_Stored]:
 def _smallest(raw: Bytes, compressor: zstandard.ZstdCompressor) -> tuple[int, bytes | memoryview]:
     """(codec, stored bytes) of a frame."""
     begin, pattern = repeated_tail(raw)
-    if begin == 0:
-        return FILL, pattern
+    return (FILL, pattern) if begin == 0 else _compressed(raw, compressor)
+
+
+def _compressed(raw: Bytes, compressor: zstandard.ZstdCompressor) -> tuple[int, bytes | memoryview]:
     compressed = compressor.compress(raw.data)
     return (ZSTD, compressed) if len(compressed) <= WORTH_IT * len(raw) else (RAW, raw.data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_a_layout_is_read_back_from_its_text_and_header(layout: Layout) -> None:
     """`parse` undoes `text`, `parse_header` undoes `header`, both with the order of the tensors."""
     for found in (Layout.parse(layout.text), parse_header(layout.header)):
         assert [*found.tensors.items()] == [*layout.tensors.items()]
+
+
+def test_a_layout_cannot_be_changed() -> None:
+    """All who parse one text share one layout, so nobody may change it for the others; a deep copy is equal."""
+    layout = Layout.parse(GOOD)
+    assert Layout.parse(GOOD) is layout and copy.deepcopy(layout) == layout
+    for mapping in (layout.tensors, layout.spans):
+        with pytest.raises(TypeError):
+            mapping["a"] = mapping["b"]  # type: ignore[index]
 
 
 @given(LAYOUTS)

@@ -27,23 +27,28 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def test_the_reader_in_the_documents_reads_an_object_without_casstore(store: casstore.Store, tmp_path: Path) -> None:
-    """The script of docs/format.md prints the tensors of a stored object, in a process that can't import casstore."""
+    """The script of docs/format.md prints the tensors of a stored object, planes and fills, where casstore isn't."""
     key = casstore.Key.text("x", casstore.Recipe("r", code=1))
-    latent = np.arange(48, dtype=np.float32).reshape(3, 16) / 7
+    latent = np.arange(480, dtype=np.float32).reshape(30, 16) / 7
+    padded = np.concatenate([latent, np.full((100, 16), 1.5, np.float32)])
+    tensors = {"latent": latent, "mask": np.ones((4, 4), bool), "half": latent.astype(np.float16), "padded": padded}
     with store.batch() as batch:
-        batch.put(key, {"latent": latent, "mask": np.ones((4, 4), bool), "half": latent.astype(np.float16)})
+        batch.put(key, tensors)
     script = tmp_path / "read.py"
     script.write_text(
-        blocks(FORMAT, "python")[0].replace("import json", "import sys; sys.modules['casstore'] = None; import json")
+        blocks(FORMAT, "python")[0]
+        .replace("import json", "import sys; sys.modules['casstore'] = None; import json")
+        .replace("[:4]", "[-1700:]")
     )
     (path,) = object_files(store.path)
     told = subprocess.run(
         [sys.executable, script, path], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert told == [
-        f"latent F32 [3, 16] {latent.reshape(-1)[:4].tolist()}",
-        f"half F16 [3, 16] {latent.astype(np.float16).reshape(-1)[:4].tolist()}",
-        "mask BOOL [4, 4] [True, True, True, True]",
+        f"latent F32 [30, 16] {latent.reshape(-1).tolist()}",
+        f"padded F32 [130, 16] {padded.reshape(-1)[-1700:].tolist()}",
+        f"half F16 [30, 16] {latent.astype(np.float16).reshape(-1).tolist()}",
+        f"mask BOOL [4, 4] {[True] * 16}",
     ]
 
 
