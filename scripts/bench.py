@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_codec import bench_codec
 from bench_index import bench_index, bench_million
 from timing import ratios, spread
 
@@ -74,7 +75,12 @@ def bench_put(folder: Path) -> None:
     store.close()
 
 
-BENCHES: dict[str, Callable[[Path], Any]] = {"index": bench_index, "million": bench_million, "put": bench_put}
+BENCHES: dict[str, Callable[[Path], Any]] = {
+    "codec": bench_codec,
+    "index": bench_index,
+    "million": bench_million,
+    "put": bench_put,
+}
 
 
 def main(names: list[str]) -> int:

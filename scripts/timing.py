@@ -1,9 +1,11 @@
-"""Timing two things against each other, pair by pair: only ratios of one run mean anything on a shared machine."""
+"""What the benchmarks share: pairs of runs, and how they are told."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
+from typing import Any
 
 RUNS = 15
 
@@ -17,3 +19,12 @@ def ratios(ours: Callable[[int], float], reference: Callable[[int], float], runs
     """ours / reference, pair by pair, after one warm-up of both."""
     ours(0), reference(0)
     return [ours(run) / reference(run) for run in range(1, runs + 1)]
+
+
+def seconds(call: Callable[[], Any], repeat: int) -> float:
+    """Seconds per call: the mean of `repeat` calls after one that warms the caches."""
+    call()
+    began = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - began) / repeat
