@@ -52,23 +52,23 @@ def decode(
         CorruptObjectError: anything about it isn't as `encode` writes it.
     """
     view = memoryview(data)
-    table = read_table(view, len(view))
-    check_identity(table, digest, payload_nbytes)
-    first = table.frames[0]
+    frames, named, length = read_table(view, len(view))
+    check_identity(named, length, digest, payload_nbytes)
+    first = frames[0]
     if first.filter or first.raw > HEADER_LIMIT:
         raise CorruptObjectError("the first frame isn't a payload header")
     header = np.empty(first.raw, np.uint8)
     decode_frames([first], [_stored(view, first)], header)
     layout = parse_header(header.tobytes())
-    if layout.payload_nbytes != table.payload_nbytes:
+    if layout.payload_nbytes != length:
         raise CorruptObjectError("the payload length doesn't fit its header")
-    found = tensor_frames(table.frames, layout)  # all lengths are checked before the payload is allocated
-    payload = aligned(table.payload_nbytes)
+    found = tensor_frames(frames, layout)  # all lengths are checked before the payload is allocated
+    payload = aligned(length)
     payload[: first.raw] = header
     for name, (begin, end) in layout.spans.items():
         out = payload[first.raw + begin : first.raw + end]
         decode_frames(found[name], [_stored(view, frame) for frame in found[name]], out)
-    return layout, payload, table.digest
+    return layout, payload, named
 
 
 def decode_into(

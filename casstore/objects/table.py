@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import xxhash
@@ -27,12 +26,20 @@ _ROW = struct.Struct("<QQBBB5sQQ")
 _END = struct.Struct("<Q")
 _ZEROS = bytes(5)
 
+# (codec, filter, element size, zeros, parameter) of every row that is written.
+_KINDS = frozenset(
+    (codec, filter_, element, _ZEROS, 0)
+    for codec in (RAW, ZSTD, FILL)
+    for element in (1, 2, 4, 8)
+    for filter_ in ((0,) if element == 1 else range(1, element + 1))
+)
+
 HEAD_NBYTES = _HEAD.size
 ROW_NBYTES = _ROW.size
 
 
 class Frame(NamedTuple):
-    """One row of the frame table; `start` is where its bytes are in the file. (A tuple: reading makes many.)"""
+    """One row of the frame table; `start` is where its bytes are in the file."""
 
     stored: int
     raw: int
@@ -41,15 +48,6 @@ class Frame(NamedTuple):
     element: int
     checksum: int
     start: int
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """What the head of a container says: its frames in order, the digest and the length of its payload."""
-
-    frames: list[Frame]
-    digest: bytes
-    payload_nbytes: int
 
 
 def row(codec: int, chunk: bytes | memoryview, raw: int, filter_: int, element: int) -> bytes:
@@ -89,8 +87,8 @@ def table_span(head: memoryview) -> int:
     return span
 
 
-def read_table(head: memoryview, file_nbytes: int) -> Table:
-    """The frame table of a container; the frames tile both file and payload, the planes of a chunk are complete.
+def read_table(head: memoryview, file_nbytes: int) -> tuple[list[Frame], bytes, int]:
+    """(frames, digest, payload length) of a container; the frames tile both file and payload, in complete planes.
 
     Args:
         head: the beginning of the file; `table_span` says how much of it is needed.
@@ -109,32 +107,26 @@ def read_table(head: memoryview, file_nbytes: int) -> Table:
     if length > PAYLOAD_LIMIT + HEADER_LIMIT:
         raise CorruptObjectError(f"the container claims {length:,} bytes")
     frames: list[Frame] = []
-    start, total, open_raw, open_filter, open_element = begin, 0, 0, 0, 0  # open: planes of a chunk yet to come
+    start, total, plane = begin, 0, None  # plane: what the next frame has to be, within a chunk
     for stored, raw, codec, filter_, element, zeros, parameter, checksum in _ROW.iter_unpack(head[_HEAD.size : end]):
         if (
-            codec > FILL
-            or zeros != _ZEROS
-            or parameter
-            or raw == 0
-            or (raw > FRAME_LIMIT and (codec != FILL or filter_))
+            (codec, filter_, element, zeros, parameter) not in _KINDS
+            or not (0 < raw <= FRAME_LIMIT or (raw and codec == FILL and not filter_))
             or (codec == RAW and stored != raw)
             or (codec == FILL and (stored not in (1, 2, 4, 8) or raw % stored))
-            or (filter_ == 0) != (element == 1)
-            or (filter_ and (element not in (2, 4, 8) or filter_ > element))
-            or (open_filter and (filter_, element, raw) != (open_filter, open_element, open_raw))
-            or (filter_ > 1 and not open_filter)
-            or start + stored > file_nbytes
+            or ((plane or filter_ > 1) and plane != (filter_, element, raw))
         ):
             raise CorruptObjectError(f"frame {len(frames)} isn't one that casstore writes")
-        frames.append(Frame(stored, raw, codec, filter_, element, checksum, start))
-        open_raw, open_element, open_filter = raw, element, filter_ + 1 if filter_ and filter_ < element else 0
+        # Not Frame(...), which is a function in Python: this loop is a good part of reading a small object.
+        frames.append(tuple.__new__(Frame, (stored, raw, codec, filter_, element, checksum, start)))
+        plane = (filter_ + 1, element, raw) if filter_ and filter_ < element else None
         start += stored
         total += raw
     if start != file_nbytes:
-        raise CorruptObjectError(f"{file_nbytes - start} bytes follow the last frame")
-    if open_filter or total != length:
+        raise CorruptObjectError(f"the frames take {start} bytes of a file of {file_nbytes}")
+    if plane or total != length:
         raise CorruptObjectError("the frames don't add up to the payload")
-    return Table(frames, digest, length)
+    return frames, digest, length
 
 
 def frames_of(head: memoryview, file_nbytes: int, digest: bytes, layout: Layout) -> dict[str, tuple[Frame, ...]]:
@@ -149,21 +141,21 @@ def frames_of(head: memoryview, file_nbytes: int, digest: bytes, layout: Layout)
     Raises:
         CorruptObjectError: the file is another object, or its table isn't one that is written for this layout.
     """
-    table = read_table(head, file_nbytes)
-    check_identity(table, digest, layout.payload_nbytes)
-    return tensor_frames(table.frames, layout)
+    frames, named, length = read_table(head, file_nbytes)
+    check_identity(named, length, digest, layout.payload_nbytes)
+    return tensor_frames(frames, layout)
 
 
-def check_identity(table: Table, digest: bytes | None, payload_nbytes: int | None) -> None:
-    """Refuse a container that holds something else than asked for; None: whatever it says.
+def check_identity(named: bytes, length: int, digest: bytes | None, payload_nbytes: int | None) -> None:
+    """Refuse a container whose digest and payload length aren't those asked for; None: whatever it says.
 
     Raises:
         CorruptObjectError: says what is there and what was asked for.
     """
-    if digest is not None and table.digest != digest:
-        raise CorruptObjectError(f"the file holds object {table.digest.hex()}, not {digest.hex()}")
-    if payload_nbytes is not None and table.payload_nbytes != payload_nbytes:
-        raise CorruptObjectError(f"the payload has {table.payload_nbytes} bytes, not {payload_nbytes}")
+    if digest is not None and named != digest:
+        raise CorruptObjectError(f"the file holds object {named.hex()}, not {digest.hex()}")
+    if payload_nbytes is not None and length != payload_nbytes:
+        raise CorruptObjectError(f"the payload has {length} bytes, not {payload_nbytes}")
 
 
 def tensor_frames(frames: list[Frame], layout: Layout) -> dict[str, tuple[Frame, ...]]:

@@ -25,7 +25,7 @@ def encoded(payload: Payload) -> bytes:
 
 
 def frames_of(data: bytes) -> list[Frame]:
-    return read_table(memoryview(data), len(data)).frames
+    return read_table(memoryview(data), len(data))[0]
 
 
 def noise(count: int, symbols: int = 256) -> np.ndarray[Any, Any]:

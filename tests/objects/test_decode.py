@@ -134,7 +134,7 @@ SMALL = {"mixed": MIXED, "noise": NOISE, "padded": PADDED}
 def test_the_small_objects_hold_every_kind_of_frame() -> None:
     """The objects of the tests below have raw, zstd and fill frames, with and without planes."""
     files = [file_of_payload(payload) for payload in SMALL.values()]
-    frames = [frame for file in files for frame in read_table(memoryview(file), len(file)).frames]
+    frames = [frame for file in files for frame in read_table(memoryview(file), len(file))[0]]
     assert {(f.codec, f.filter > 0) for f in frames} == {(c, planes) for c in (RAW, ZSTD, FILL) for planes in (0, 1)}
 
 
@@ -163,7 +163,7 @@ def test_no_flipped_bit_gives_other_bytes(name: str) -> None:
     file = bytearray(file_of_payload(payload))
     intact = read_both(payload, bytes(file))
     assert intact[0] == payload.data.tobytes() and intact[1] is not None
-    first = read_table(memoryview(file), len(file)).frames[0]
+    first = read_table(memoryview(file), len(file))[0][0]
     header = range(first.start, first.start + first.stored)
     for i in range(8 * len(file)):
         file[i // 8] ^= 1 << i % 8
