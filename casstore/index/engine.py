@@ -43,6 +43,9 @@ from casstore.locks import FileLock
 
 CLOSE_SECONDS = 1.0  # nobody waits longer than this for the closing checkpoint
 WAL_LIMIT = 16 << 20  # bytes of WAL after which a commit is followed by a checkpoint
+CACHE_KIB = (
+    16 << 10
+)  # of a connection, filled as it is used: random look-ups find the inner pages of a large index there
 WAL_WARNING = 256 << 20
 POOL_SIZE = 4
 _log = logging.getLogger("casstore.index")
@@ -105,6 +108,7 @@ class Index:
             "trusted_schema": 0,
             "cell_size_check": 1,
             "mmap_size": 0,
+            "cache_size": -CACHE_KIB,
             "journal_size_limit": 64 << 20,
             "wal_autocheckpoint": 0,
             "query_only": int(query_only),

@@ -56,6 +56,7 @@ def test_each_connection_has_the_pragmas_of_the_design(
         "trusted_schema": 0,
         "cell_size_check": 1,
         "mmap_size": 0,
+        "cache_size": -16384,
         "journal_size_limit": 64 << 20,
         "wal_autocheckpoint": 0,
         "query_only": int(kind == "read"),
