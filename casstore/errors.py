@@ -28,6 +28,7 @@ happened, to what, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -123,11 +124,17 @@ class StoreIOError(CasstoreError, OSError):
 
 
 class MissError(CasstoreError, KeyError):
-    """Nothing that can be served is stored under a key. `miss` says why."""
+    """Nothing that can be served is stored under a key. `miss` says why.
 
-    def __init__(self, message: str, miss: Miss | None = None) -> None:
+    Attributes:
+        miss: the reason; of several keys, that of the first.
+        misses: {position: reason} of all keys that can't be served, where many were asked for.
+    """
+
+    def __init__(self, message: str, miss: Miss | None = None, misses: Mapping[int, Miss] | None = None) -> None:
         super().__init__(message)
         self.miss = miss
+        self.misses = misses if misses is not None else {} if miss is None else {0: miss}
 
 
 class SourceNotFoundError(CasstoreError, FileNotFoundError):

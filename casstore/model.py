@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from casstore.identity.keys import Key
@@ -67,6 +67,35 @@ class TensorInfo:
 
     dtype: str
     shape: tuple[int, ...]
+
+
+Codec = Literal["zstd", "raw"]
+"""The stored forms of an object: compressed, or the payload itself, which can be mapped."""
+CODECS: tuple[Codec, ...] = get_args(Codec)
+SUFFIXES: Mapping[str, str] = {"zstd": ".cso", "raw": ".st"}
+
+
+def suffix(codec: str) -> str:
+    """The ending of an object's file; what a flipped bit made of the codec counts as the default."""
+    return SUFFIXES.get(codec, SUFFIXES["zstd"])
+
+
+class Stored(NamedTuple):
+    """An object's file, as the index knows it.
+
+    Attributes:
+        digest: BLAKE3-256 of the payload.
+        codec: "zstd" (a container) or "raw" (the payload itself).
+        layout: names, dtypes and shapes, as JSON.
+        nbytes: size of the file.
+        xxh3: XXH3-64 of the file, as a signed integer.
+    """
+
+    digest: bytes
+    codec: str
+    layout: str
+    nbytes: int
+    xxh3: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +217,29 @@ class VerifyReport:
     checked: int
     damaged: int
     findings: tuple[Finding, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RepackReport:
+    """What a repack did, or (a dry run) would do.
+
+    Attributes:
+        codec: the form that was asked for.
+        objects: how many were in another form.
+        done: how many of these have changed it.
+        damaged: how many couldn't be read; noted, so that the next build heals them.
+        bytes_before: on disk, of those that were done (a dry run: of all in another form).
+        bytes_after: the same now (a dry run: 0, since only doing it tells).
+        seconds: how long it took.
+    """
+
+    codec: Codec
+    objects: int
+    done: int
+    damaged: int
+    bytes_before: int
+    bytes_after: int
     seconds: float
 
 

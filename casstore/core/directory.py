@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from casstore import fsio
 from casstore.errors import NotAStoreError, StorePermissionError
+from casstore.model import suffix
 
 MARKER = "casstore.toml"
 README = "CASSTORE.txt"
@@ -69,9 +70,10 @@ class Directory:
         """The shard directory of an object."""
         return os.path.join(self.objects, digest.hex()[: self.shard_hex])
 
-    def object(self, digest: bytes, suffix: str) -> str:
-        """The final path of an object."""
-        return os.path.join(self.shard(digest), digest.hex() + suffix)
+    def object(self, digest: bytes, codec: str) -> str:
+        """The final path of an object in this stored form."""
+        name = digest.hex()
+        return f"{self.path}/objects/{name[: self.shard_hex]}/{name}{suffix(codec)}"
 
 
 def is_store(path: str) -> bool:

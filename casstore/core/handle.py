@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import secrets
 import shutil
@@ -27,6 +28,9 @@ from casstore.index.place import obstacle
 from casstore.index.readonly import ReadOnlyIndex
 from casstore.index.settings import read_settings
 from casstore.locks import FileLock
+from casstore.model import CODECS, Codec, Stored
+
+_log = logging.getLogger("casstore.store")
 
 
 class Handle:
@@ -36,6 +40,7 @@ class Handle:
         directory: where things are.
         index: the SQL side.
         durability: "full" or "off".
+        mapped: objects whose file was checked when it was mapped; once is enough.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Handle:
         self._store_lock = FileLock(self.directory.lock("store"))
         self._pid = 0
         self._closed = False
+        self.mapped: set[Stored] = set()
         self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
         self._newer: StoreTooNewError | None = None
         try:
@@ -123,6 +129,23 @@ class Handle:
             return {}
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{self.directory.marker} isn't valid TOML: {error}. Mend it") from error
+
+    def default_codec(self) -> Codec:
+        """How new objects are stored whose recipe doesn't say: by casstore.toml, else "zstd".
+
+        A mistake in that file is only told: what is put was expensive, and any form will do.
+        """
+        try:
+            section = self.toml().get("objects", {})
+            found = section.get("codec", "zstd") if isinstance(section, dict) else None
+            for codec in CODECS:
+                if found == codec:
+                    return codec
+            text = f"{self.directory.marker}: objects.codec is {found!r}; write {' or '.join(map(repr, CODECS))}"
+        except UsageError as error:
+            text = str(error)
+        _log.warning("%s. New objects are stored with codec 'zstd'", text)
+        return "zstd"
 
     def free_bytes(self) -> int:
         """Bytes that are free on the store's disk."""

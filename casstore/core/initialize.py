@@ -35,6 +35,9 @@ _TOML = """\
 
 [gc]
 grace_hours = 24   # how long an object that nobody refers to is kept
+
+[objects]
+codec = "zstd"     # how new objects are stored; "raw" can be mapped (get(mmap=True)), and takes more room
 """
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from casstore import fsio
+import numpy as np
+
 from casstore.core.handle import Handle
+from casstore.core.pool import pool_map
 from casstore.errors import (
     CorruptObjectError,
     MissError,
@@ -17,101 +17,191 @@ from casstore.errors import (
     StorePermissionError,
     StoreTooNewError,
     UnsafePlaceError,
+    UsageError,
 )
 from casstore.identity.keys import Key
 from casstore.index.objects import mark_damaged, object_rows
 from casstore.index.reasons import explain_misses
-from casstore.index.variants import VariantRow, find_variants
-from casstore.model import Hit, Miss
-from casstore.objects import container
-from casstore.objects.payload import Layout
+from casstore.index.variants import PartRow, VariantRow, find_variants
+from casstore.model import CODECS, Hit, Miss, Stored, TensorInfo
+from casstore.objects.container import Mapper
+from casstore.objects.files import map_file, read_into, read_unlisted
+from casstore.objects.payload import Layout, nbytes
 from casstore.objects.planes import Bytes
-from casstore.objects.tensors import to_numpy, to_torch
+from casstore.objects.table import FRAME_LIMIT
+from casstore.objects.tensors import memory_of, new_tensor, tensor_over
 
 
 def lookup(handle: Handle, keys: Sequence[Key]) -> list[Hit | Miss]:
     """What the index says of these keys, in order; opens no object."""
     return [
         _hit(key, row) if isinstance(row, VariantRow) else row
-        for key, row in zip(keys, _rows(handle, keys), strict=True)
+        for key, row in zip(keys, find_rows(handle, keys), strict=True)
     ]
 
 
-def load(handle: Handle, key: Key, *, as_numpy: bool = False, again: bool = True) -> dict[str, Any]:
+def layout_of(handle: Handle, digest: bytes) -> Mapping[str, TensorInfo] | None:
+    """{tensor name: dtype and shape} of an object, from the index; None: it has no such object."""
+    handle.check_open()
+    with handle.index.glance() as connection:
+        row = object_rows(connection, [digest]).get(digest)
+    return None if row is None else dict(Layout.parse(row.layout).tensors)
+
+
+def load(
+    handle: Handle,
+    key: Key,
+    *,
+    names: Sequence[str] | None = None,
+    out: Mapping[str, Any] | None = None,
+    as_numpy: bool = False,
+    mmap: bool = False,
+    again: bool = True,
+) -> dict[str, Any]:
     """The tensors and values under a key, as the encoder returned them.
 
     Args:
         handle: the open store.
         key: what they are stored under.
+        names: of the tensors and values that are wanted; None: all. Other tensors aren't read.
+        out: {name: tensor or array} to read into, instead of a new one.
         as_numpy: arrays instead of CPU torch tensors; torch isn't imported then.
+        mmap: map the file instead of reading it; the object has to be stored raw.
         again: look once more if what was read was damaged, but has been healed by the time that is to be noted.
 
     Raises:
         MissError: nothing is stored, or what is stored is damaged (which is noted, so that the next build heals it).
+        UsageError: no such name, an `out` that doesn't fit, or an object that can't be mapped.
     """
-    row = _rows(handle, [key])[0]
+    row = find_rows(handle, [key])[0]
     if isinstance(row, Miss):
-        raise _miss_error(key, row)
+        raise miss_error(key, row)
+    values = values_of(row)
+    check_names(key, row, values, [*(names or ()), *(out or ())])
     found: dict[str, Any] = {}
     for part in row.parts:
         try:
-            layout, payload = read_object(handle, part.object_digest, part.stored_bytes, part.layout)
+            found |= _load_part(handle, part, names, out or {}, as_numpy=as_numpy, mmap=mmap)
         except CorruptObjectError as error:
-            if _note_damage(handle, part.object_digest) is False and again:
-                return load(handle, key, as_numpy=as_numpy, again=False)
-            miss = Miss("damaged", str(error))
-            raise _miss_error(key, miss) from error
-        found |= to_numpy(payload, layout) if as_numpy else to_torch(payload, layout)
-    return found | _values(row)
+            miss = damaged(handle, part.object_digest, error)
+            if miss is None and again:
+                return load(handle, key, names=names, out=out, as_numpy=as_numpy, mmap=mmap, again=False)
+            raise miss_error(key, miss or Miss("damaged", str(error))) from error
+    return found | {name: value for name, value in values.items() if names is None or name in names}
 
 
-def read_object(handle: Handle, digest: bytes, stored_bytes: int, expected: str) -> tuple[Layout, Bytes]:
-    """The layout and payload of an object, checked against its checksums (not against BLAKE3).
+def _load_part(
+    handle: Handle, part: PartRow, names: Sequence[str] | None, out: Mapping[str, Any], *, as_numpy: bool, mmap: bool
+) -> dict[str, Any]:
+    layout = Layout.parse(part.layout)
+    wanted = [name for name in layout.tensors if names is None or name in names]
+    if mmap and wanted:
+        payload = _mapped(handle, part.stored)
+        head = len(layout.header)
+        spans = {name: layout.spans[name] for name in wanted}
+        return {
+            name: tensor_over(name, layout.tensors[name], payload[head + begin : head + end], as_numpy=as_numpy)
+            for name, (begin, end) in spans.items()
+        }
+    found: dict[str, Any] = {}
+    memory: dict[str, Bytes] = {}
+    for name in wanted:
+        info = layout.tensors[name]
+        if name in out:
+            found[name] = out[name]
+            memory[name] = fitting_memory(name, out[name], info)
+        else:
+            found[name], memory[name] = new_tensor(name, info, as_numpy=as_numpy)
+    if wanted:
+        large = any(len(data) > FRAME_LIMIT for data in memory.values())
+        read_part(handle, part, layout, memory, pool_map if large else map)
+    return found
 
-    A mismatch is read twice before it is believed; a file that has gone is looked up once more, since gc or a heal may
-    have moved it.
+
+def read_part(handle: Handle, part: PartRow, layout: Layout, out: Mapping[str, Bytes], map_: Mapper = map) -> None:
+    """Read some tensors of an object into given memory, checked against its checksums (not against BLAKE3).
+
+    A mismatch is read twice before it is believed; before that the object is looked up once more, since gc, a heal or a
+    repack may have moved it.
 
     Args:
         handle: the open store.
-        digest: which object.
-        stored_bytes: the size of its file, by the index.
-        expected: its layout, by the index, as JSON.
+        part: what the index says of it.
+        layout: its layout, parsed.
+        out: {name: uint8 [bytes of that tensor]}.
+        map_: for large tensors, see `read_into`.
 
     Raises:
         CorruptObjectError: the file is missing, has another size, or its bytes are wrong.
     """
-    path = handle.directory.object(digest, container.SUFFIX)
-    for attempt in (1, 2):
-        try:
-            data = _read_file(path)
-            if len(data) != stored_bytes:
-                raise CorruptObjectError(f"it has {len(data)} bytes, not {stored_bytes}")
-            layout, payload, _ = container.decode(data, digest, Layout.parse(expected).payload_nbytes)
-            if layout.text != expected:
-                raise CorruptObjectError("its layout isn't the one in the index")
-            return layout, payload
-        except CorruptObjectError as error:
-            if attempt == 2:
-                raise CorruptObjectError(f"{path}: {error}") from error
-            with handle.index.read() as connection:
-                row = object_rows(connection, [digest]).get(digest)
-            stored_bytes = row.stored_bytes if row is not None else stored_bytes
-    raise AssertionError("unreachable")
-
-
-def _read_file(path: str) -> bytes:
+    stored = part.stored
+    path = handle.directory.object(stored.digest, stored.codec)
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb", buffering=0) as stream:
-            return stream.readall()
-    except FileNotFoundError:
-        raise CorruptObjectError("the file is gone") from None
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENOTDIR):
-            raise CorruptObjectError("there is no file under its name, but something else") from None
-        raise fsio.typed(error, "read", path) from error
+        return read_into(path, stored, layout, out, map_)
+    except CorruptObjectError:
+        pass
+    with handle.index.read() as connection:
+        row = object_rows(connection, [stored.digest]).get(stored.digest)
+    if row is not None:
+        stored = row.stored
+        path = handle.directory.object(stored.digest, stored.codec)
+    try:
+        return read_into(path, stored, layout, out, map_)
+    except CorruptObjectError as error:
+        for codec in CODECS:
+            other = handle.directory.object(stored.digest, codec)
+            if other != path:
+                try:
+                    return read_unlisted(other, codec, stored.digest, layout, out)
+                except CorruptObjectError:
+                    continue
+        raise CorruptObjectError(f"{path}: {error}") from error
 
 
-def _rows(handle: Handle, keys: Sequence[Key]) -> list[VariantRow | Miss]:
+def _mapped(handle: Handle, stored: Stored) -> Bytes:
+    if stored.codec != "raw":
+        raise UsageError(
+            f"object {stored.digest.hex()} is compressed, so it can't be mapped; read it without mmap, "
+            "or change how it is stored: casstore repack --codec raw"
+        )
+    path = handle.directory.object(stored.digest, stored.codec)
+    try:
+        payload = map_file(path, stored, check=stored not in handle.mapped)
+    except CorruptObjectError as error:
+        raise CorruptObjectError(f"{path}: {error}") from error
+    handle.mapped.add(stored)
+    return payload
+
+
+def check_names(key: Key, row: VariantRow, values: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse names that a variant doesn't have.
+
+    Raises:
+        UsageError: says which there are.
+    """
+    if names:
+        known = {name for part in row.parts for name in Layout.parse(part.layout).tensors} | values.keys()
+        for name in names:
+            if name not in known:
+                raise UsageError(f"{key} has no {name!r}; it has {', '.join(sorted(known))}")
+
+
+def fitting_memory(name: str, value: Any, info: TensorInfo) -> Bytes:
+    """The memory of a tensor that is to be read into, uint8 [its bytes].
+
+    Raises:
+        UsageError: another dtype or shape than what is stored, or not plain memory.
+    """
+    given, memory = memory_of(name, value)
+    if given != info or len(memory) != nbytes(info):
+        raise UsageError(
+            f"out[{name!r}] is {given.dtype} {list(given.shape)}, but {info.dtype} {list(info.shape)} is stored"
+        )
+    return memory
+
+
+def find_rows(handle: Handle, keys: Sequence[Key]) -> list[VariantRow | Miss]:
+    """The row of each key that can be served, or why it can't."""
     handle.check_open()
     with handle.index.glance() as connection:
         stored = find_variants(connection, keys)
@@ -139,34 +229,44 @@ def _rows(handle: Handle, keys: Sequence[Key]) -> list[VariantRow | Miss]:
 
 def _hit(key: Key, row: VariantRow) -> Hit:
     layout = {name: info for part in row.parts for name, info in Layout.parse(part.layout).tensors.items()}
-    return Hit(key, layout, _values(row), tuple(part.object_digest.hex() for part in row.parts))
+    return Hit(key, layout, values_of(row), tuple(part.object_digest.hex() for part in row.parts))
 
 
-def _values(row: VariantRow) -> dict[str, Any]:
+def values_of(row: VariantRow) -> dict[str, Any]:
+    """The values of a variant."""
     values: dict[str, Any] = json.loads(row.values) if row.values is not None else {}
     return values
 
 
-def _miss_error(key: Key, miss: Miss) -> MissError:
+def miss_error(key: Key, miss: Miss) -> MissError:
+    """The error for a key that can't be served."""
     return MissError(f"nothing to serve for {key}: {miss}", miss)
 
 
-def _note_damage(handle: Handle, digest: bytes) -> bool | None:
+def damaged(handle: Handle, digest: bytes, error: CorruptObjectError) -> Miss | None:
     """Mark an object as damaged, unless it was healed or swept meanwhile.
 
+    Args:
+        handle: the open store.
+        digest: of the object.
+        error: what reading it gave.
+
     Returns:
-        True if it is marked now, False if it is sound now, None if we may not write.
+        The miss; None if the object is sound or gone now. Where nothing can be written, the miss is only told.
     """
+    miss = Miss("damaged", str(error))
     try:
         with handle.index.write() as connection:
             row = object_rows(connection, [digest]).get(digest)
             if row is None:
-                return False
+                return None
+            layout = Layout.parse(row.layout)
+            memory = {name: np.empty(nbytes(info), np.uint8) for name, info in layout.tensors.items()}
             try:
-                read_object(handle, digest, row.stored_bytes, row.layout)
+                read_into(handle.directory.object(digest, row.codec), row.stored, layout, memory)
             except CorruptObjectError:
                 mark_damaged(connection, [digest])
-                return True
-            return False
+                return miss
+            return None
     except (NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError):
-        return None  # a reader that can't write still reports the miss
+        return miss

@@ -43,3 +43,8 @@ def plain_digest(text: str) -> bytes:
 
 repeated_digest = functools.lru_cache(maxsize=4096)(plain_digest)
 """`plain_digest` for texts that come again and again, such as layouts and values."""
+
+
+def signed(value: int) -> int:
+    """An unsigned 64-bit number as the signed integer of the same bits, which is what SQLite can hold."""
+    return value - (1 << 64) if value >= 1 << 63 else value

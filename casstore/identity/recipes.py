@@ -9,9 +9,10 @@ from casstore.errors import UsageError
 from casstore.identity.canonical import canonical
 from casstore.identity.digests import RECIPE_CONTEXT, json_digest
 from casstore.identity.dtypes import dtype_name
+from casstore.model import CODECS, Codec
 
 # Keywords that later versions give a meaning of their own. As free fields they would change digests then.
-RESERVED = frozenset({"batch", "decode", "namespace", "codec", "geometry", "depends"})
+RESERVED = frozenset({"batch", "decode", "namespace", "geometry", "depends"})
 
 
 @runtime_checkable
@@ -51,13 +52,14 @@ class Recipe:
         seed: of the encoder's random draws.
         stride: pixels per element: every tensor of rank >= 3 must be resolution / stride in its last two sizes. An int,
             {tensor name: int}, or None: not checked. Informative: not part of the identity.
+        codec: how new objects are stored: "zstd", "raw" (can be mapped), or None: as casstore.toml says. Informative.
         **fields: any further binding field. A field that is None isn't part of the identity.
 
     Raises:
         UsageError: a field isn't JSON; the message names it.
     """
 
-    __slots__ = ("digest", "name", "preprocess", "spec", "stride")
+    __slots__ = ("codec", "digest", "name", "preprocess", "spec", "stride")
 
     name: str
     digest: bytes
@@ -66,6 +68,7 @@ class Recipe:
     """The binding fields as canonical JSON."""
     preprocess: Preprocess | None
     stride: int | Mapping[str, int] | None
+    codec: Codec | None
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Recipe:
         preprocess: Preprocess | Any = None,
         seed: int | None = None,
         stride: int | Mapping[str, int] | None = None,
+        codec: Codec | None = None,
         **fields: Any,
     ) -> None:
         if not name or not isinstance(name, str):
@@ -103,10 +107,13 @@ class Recipe:
         for pixels in stride.values() if isinstance(stride, Mapping) else [stride]:
             if pixels is not None and (isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 1):
                 raise UsageError(f"recipe {name!r}: a stride counts pixels per element; {pixels!r} can't be meant")
+        if codec is not None and codec not in CODECS:
+            raise UsageError(f"recipe {name!r}: there is no codec {codec!r}; use {' or '.join(map(repr, CODECS))}")
         self.name = name
         self.spec = canonical(binding, f"recipe {name!r}")
         self.digest = json_digest(RECIPE_CONTEXT, binding)
         self.preprocess = callable_preprocess
+        self.codec = codec
         self.stride = stride if not isinstance(stride, Mapping) else dict(stride)
 
     def stride_of(self, tensor: str) -> int | None:

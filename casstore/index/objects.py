@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, null, select, update
+from sqlalchemy import Connection, bindparam, func, null, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import repeated_digest
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, now_ms
-from casstore.index.tables import layouts, objects, signed
+from casstore.index.tables import layouts, objects
+from casstore.model import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,18 @@ class ObjectRow:
     def live(self) -> bool:
         return self.sound and not (self.condemned or self.damaged)
 
+    @property
+    def stored(self) -> Stored:
+        """Its file."""
+        return Stored(self.digest, self.codec, self.layout, self.stored_bytes, self.stored_xxh3)
+
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
     """An object that has just been made durable: what its row is to say."""
 
-    digest: bytes
-    layout: str
+    stored: Stored
     payload_bytes: int
-    stored_bytes: int
-    stored_xxh3: int
 
 
 _COLUMNS = (
@@ -94,16 +97,28 @@ def objects_after(connection: Connection, digest: bytes, limit: int) -> list[Obj
 
 def save_objects(connection: AnyConnection, new: Sequence[NewObject]) -> None:
     """Insert rows, or bring existing ones back to life with the codec, size and checksum of the new file."""
-    names = {o.layout: repeated_digest(o.layout) for o in new}
-    layout_ids = _layouts.save(connection, {names[o.layout]: (o.payload_bytes, o.layout) for o in new})
+    names = {o.stored.layout: repeated_digest(o.stored.layout) for o in new}
+    layout_ids = _layouts.save(connection, {names[o.stored.layout]: (o.payload_bytes, o.stored.layout) for o in new})
     now = now_ms()
     _save.many(
         connection,
         [
-            (o.digest, "zstd", layout_ids[names[o.layout]], o.stored_bytes, signed(o.stored_xxh3), now)
-            for o in sorted(new, key=lambda o: o.digest)
+            (digest, codec, layout_ids[names[layout]], nbytes, xxh3, now)
+            for digest, codec, layout, nbytes, xxh3 in sorted(o.stored for o in new)
         ],
     )
+
+
+_change_form = Statement(
+    update(objects)
+    .where(objects.c.digest == bindparam("name"))
+    .values({name: bindparam(name) for name in ("codec", "stored_bytes", "stored_xxh3")} | {"verified_at": null()})
+)
+
+
+def save_form(connection: AnyConnection, new: Sequence[NewObject]) -> None:
+    """Write that existing objects are stored in another form now; their other marks stay."""
+    _change_form.many(connection, [(o.stored.codec, o.stored.nbytes, o.stored.xxh3, o.stored.digest) for o in new])
 
 
 def mark_damaged(connection: Connection, digests: Iterable[bytes]) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Integer, bindparam, select, update
 from sqlalchemy.dialects.sqlite import insert
 
+from casstore.identity.digests import signed
 from casstore.index.bulk import Statement, chunks, now_ms, storable
-from casstore.index.tables import FileName, directories, hashes, roots, signed, source_contents, sources, to_sql
+from casstore.index.tables import FileName, directories, hashes, roots, source_contents, sources, to_sql
 from casstore.index.variants import save_contents
 from casstore.model import Content
 

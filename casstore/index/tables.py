@@ -249,8 +249,3 @@ for _child, _column in (
     (failures, "recipe_id"),
 ):
     _index(_child, _column)
-
-
-def signed(value: int) -> int:
-    """An unsigned 64-bit number as the signed integer of the same bits, which is what SQLite can hold."""
-    return value - (1 << 64) if value >= 1 << 63 else value

@@ -12,7 +12,7 @@ import xxhash
 from sqlalchemy import Connection, Select, bindparam, delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.identity.digests import plain_digest, repeated_digest
+from casstore.identity.digests import plain_digest, repeated_digest, signed
 from casstore.identity.keys import Key
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, last_id, now_ms
 from casstore.index.tables import (
@@ -22,13 +22,12 @@ from casstore.index.tables import (
     objects,
     recipes,
     schema_stamps,
-    signed,
     texts,
     value_sets,
     variant_parts,
     variants,
 )
-from casstore.model import Content
+from casstore.model import Content, Stored
 
 Identity = tuple[str, bytes, bytes, bytes, str, int, str]
 """(kind, content digest, inputs digest, recipe digest, resolution, variation, params): a key as plain values."""
@@ -41,9 +40,16 @@ class PartRow(NamedTuple):
     stamp_digest: bytes
     inputs_digest: bytes
     layout: str
+    codec: str
     stored_bytes: int
+    stored_xxh3: int
     condemned: bool
     damaged: bool
+
+    @property
+    def stored(self) -> Stored:
+        """Its object's file."""
+        return Stored(self.object_digest, self.codec, self.layout, self.stored_bytes, self.stored_xxh3)
 
 
 class VariantRow(NamedTuple):
@@ -140,7 +146,9 @@ def _query(*, of_all: bool = False) -> Select[Any]:
             _part_inputs.c.digest,
             layouts.c.digest,
             layouts.c.tensors,
+            objects.c.codec,
             objects.c.stored_bytes,
+            objects.c.stored_xxh3,
             objects.c.condemned_at.is_not(None),
             objects.c.damaged_at.is_not(None),
         )
@@ -191,14 +199,16 @@ def _variant(key: Identity, rows: list[Sequence[Any]]) -> VariantRow:
         # Ordered here: asked to do it, SQLite may walk all variants in order instead of looking up the wanted ones.
         rows.sort(key=lambda row: str(row[_ORDINAL]).zfill(20))
     for row in rows:
-        object_digest, stamp, inputs, layout_digest, layout, stored, condemned, damaged = row[_ORDINAL + 1 :]
+        object_digest, stamp, inputs, layout_digest, layout, codec, nbytes, xxh3, condemned, damaged = row[
+            _ORDINAL + 1 :
+        ]
         if object_digest is None or stamp is None or layout is None:
             sound = False  # a row that lost what it points to
             continue
         inputs = inputs or key[2]
         sound = sound and repeated_digest(layout) == layout_digest
         names.append((object_digest, stamp, inputs))
-        parts.append(PartRow(object_digest, stamp, inputs, layout, stored, condemned == 1, damaged == 1))
+        parts.append(PartRow(object_digest, stamp, inputs, layout, codec, nbytes, xxh3, condemned == 1, damaged == 1))
     try:
         sound = sound and told == checksum(key, values_digest, names)
     except (AttributeError, TypeError):

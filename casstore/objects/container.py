@@ -19,17 +19,15 @@ The parts: `table` reads and writes what is in front of the frames, `encode` and
 and `fills`. All that others need has its name here, too.
 """
 
-from casstore.objects.decode import Mapper, decode, decode_frames, decode_into
+from casstore.objects.decode import Mapper, check_header, decode, decode_frames, decode_into
 from casstore.objects.encode import encode
 from casstore.objects.table import HEAD_NBYTES, Frame, frames_of, table_span
 
-SUFFIX = ".cso"
-
 __all__ = [
     "HEAD_NBYTES",
-    "SUFFIX",
     "Frame",
     "Mapper",
+    "check_header",
     "decode",
     "decode_frames",
     "decode_into",

@@ -76,8 +76,7 @@ def decode_into(
 ) -> None:
     """Decode some tensors of a container straight into given memory.
 
-    The layout is known, so the frame with the payload header isn't looked at, nor are those of other tensors. On an
-    error `out` holds anything.
+    Frames of other tensors aren't looked at. On an error `out` holds anything.
 
     Args:
         data: the whole file.
@@ -91,7 +90,8 @@ def decode_into(
             isn't as `encode` writes it.
     """
     view = data.data if isinstance(data, np.ndarray) else memoryview(data)
-    frames = frames_of(view, len(view), digest, layout)
+    first, frames = frames_of(view, len(view), digest, layout)
+    check_header(first, _stored(view, first), layout)
     for name, memory in out.items():
         decode_frames(frames[name], [_stored(view, frame) for frame in frames[name]], memory, map_)
 
@@ -119,6 +119,23 @@ def decode_frames(frames: Sequence[Frame], stored: Sequence[memoryview], out: By
         raise ValueError(f"the tensor has {position} bytes, the memory for it {len(out)}")
     for _ in map_(_decode_span, spans):
         pass
+
+
+def check_header(frame: Frame, stored: memoryview, layout: Layout) -> None:
+    """Refuse a container whose payload header isn't that of the layout: other dtypes may have the same sizes.
+
+    Args:
+        frame: the first of the file.
+        stored: its bytes.
+        layout: by the index.
+
+    Raises:
+        CorruptObjectError: another layout, or a broken frame.
+    """
+    header = np.empty(frame.raw, np.uint8)
+    decode_frames([frame], [stored], header)
+    if header.tobytes() != layout.header:
+        raise CorruptObjectError("its layout isn't the one in the index")
 
 
 def _stored(view: memoryview, frame: Frame) -> memoryview:

@@ -129,8 +129,10 @@ def read_table(head: memoryview, file_nbytes: int) -> tuple[list[Frame], bytes, 
     return frames, digest, length
 
 
-def frames_of(head: memoryview, file_nbytes: int, digest: bytes, layout: Layout) -> dict[str, tuple[Frame, ...]]:
-    """The frames of each tensor of an object whose layout is known, for a read of some of them.
+def frames_of(
+    head: memoryview, file_nbytes: int, digest: bytes, layout: Layout
+) -> tuple[Frame, dict[str, tuple[Frame, ...]]]:
+    """The frame of the payload header, and those of each tensor, of an object whose layout is known.
 
     Args:
         head: the beginning of the file; `table_span` says how much of it is needed.
@@ -143,7 +145,7 @@ def frames_of(head: memoryview, file_nbytes: int, digest: bytes, layout: Layout)
     """
     frames, named, length = read_table(head, file_nbytes)
     check_identity(named, length, digest, layout.payload_nbytes)
-    return tensor_frames(frames, layout)
+    return frames[0], tensor_frames(frames, layout)
 
 
 def check_identity(named: bytes, length: int, digest: bytes | None, payload_nbytes: int | None) -> None:

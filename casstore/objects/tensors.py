@@ -15,8 +15,9 @@ from casstore.errors import CorruptObjectError, NonFiniteError, UsageError
 from casstore.identity.dtypes import ELEMENT_SIZE, FLOATS, NOT_IN_NUMPY, TORCH_NAME, dtype_name
 from casstore.identity.weights import tensor_bytes
 from casstore.model import TensorInfo
-from casstore.objects.payload import Layout
+from casstore.objects.payload import Layout, nbytes
 from casstore.objects.planes import Bytes
+from casstore.objects.scratch import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +94,78 @@ def check_finite(name: str, value: Any) -> None:
         raise NonFiniteError(f"tensor {name!r} holds {bad:,} of {total:,} numbers that are NaN or infinite")
 
 
-def to_torch(payload: Bytes, layout: Layout) -> dict[str, Any]:
-    """{name: CPU torch tensor}; each owns its memory, so that changing one changes no other."""
+def new_tensor(name: str, info: TensorInfo, *, as_numpy: bool) -> tuple[Any, Bytes]:
+    """A new tensor or array, uninitialised, that owns its memory; and that memory.
+
+    Args:
+        name: for the error.
+        info: dtype and shape.
+        as_numpy: an array instead of a CPU torch tensor; torch isn't imported then.
+
+    Returns:
+        The tensor, and uint8 [its bytes] that begins at a multiple of 64.
+
+    Raises:
+        UsageError: a dtype that this torch, or NumPy, doesn't have (bfloat16, float8).
+    """
+    if as_numpy:
+        memory = aligned(nbytes(info))
+        return memory.view(_numpy_dtype(name, info)).reshape(info.shape), memory
     import torch
 
-    found = {}
-    for name, info, data in _slices(payload, layout):
-        dtype = getattr(torch, TORCH_NAME[info.dtype], None)
-        if dtype is None:
-            raise UsageError(
-                f"tensor {name!r} has dtype {info.dtype}, which this torch ({torch.__version__}) doesn't know"
-            )
-        tensor = torch.empty(info.shape, dtype=dtype)
-        if tensor.numel():
-            tensor.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(data))
-        found[name] = tensor
-    return found
+    dtype = _torch_dtype(name, info)
+    if not info.shape or 0 in info.shape:
+        flat = torch.empty(nbytes(info), dtype=torch.uint8)
+        return flat.view(dtype).view(info.shape), flat.numpy()
+    tensor = torch.empty(info.shape, dtype=dtype)
+    return tensor, tensor.view(torch.uint8).numpy().reshape(-1)
+
+
+def tensor_over(name: str, info: TensorInfo, memory: Bytes, *, as_numpy: bool) -> Any:
+    """A tensor or array whose elements are in this memory (uint8 [its bytes], aligned to its elements).
+
+    Raises:
+        UsageError: as for `new_tensor`.
+    """
+    if as_numpy:
+        return memory.view(_numpy_dtype(name, info)).reshape(info.shape)
+    import torch
+
+    dtype = _torch_dtype(name, info)
+    if not len(memory):
+        return torch.empty(info.shape, dtype=dtype)
+    return torch.from_numpy(memory).view(dtype).view(info.shape)
+
+
+def memory_of(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
+    """Dtype, shape and memory of a tensor or array that is to be read into.
+
+    Returns:
+        Its dtype and shape, and uint8 [its bytes].
+
+    Raises:
+        UsageError: it isn't contiguous, isn't in the memory of the CPU, or can't be written.
+    """
+    if not is_tensor(value):
+        raise UsageError(f"out[{name!r}] is of type {type(value).__name__}, not a tensor or an array")
+    info = TensorInfo(
+        dtype_name(value.dtype if not isinstance(value, np.ndarray) else value.dtype.name), shape_of(value)
+    )
+    if isinstance(value, np.ndarray):
+        if not value.flags.c_contiguous or not value.flags.writeable or value.dtype.byteorder == ">":
+            raise UsageError(f"out[{name!r}] can't be read into: it must be contiguous, writable and little endian")
+        return info, value.reshape(-1).view(np.uint8)
+    import torch
+
+    if value.device.type != "cpu" or value.layout != torch.strided or not value.is_contiguous():
+        raise UsageError(f"out[{name!r}] can't be read into: it must be a contiguous tensor on the CPU")
+    flat = value.detach().as_strided((value.numel(),), (1,), value.storage_offset())
+    return info, flat.view(torch.uint8).numpy()
+
+
+def to_torch(payload: Bytes, layout: Layout) -> dict[str, Any]:
+    """{name: CPU torch tensor}; each owns its memory, so that changing one changes no other."""
+    return _copied(payload, layout, as_numpy=False)
 
 
 def to_numpy(payload: Bytes, layout: Layout) -> dict[str, Any]:
@@ -117,13 +174,30 @@ def to_numpy(payload: Bytes, layout: Layout) -> dict[str, Any]:
     Raises:
         UsageError: a dtype that NumPy doesn't have (bfloat16, float8).
     """
+    return _copied(payload, layout, as_numpy=True)
+
+
+def _copied(payload: Bytes, layout: Layout, *, as_numpy: bool) -> dict[str, Any]:
     found = {}
     for name, info, data in _slices(payload, layout):
-        if info.dtype in NOT_IN_NUMPY:
-            raise UsageError(f"tensor {name!r} is {info.dtype}, which NumPy doesn't have; read it as a torch tensor")
-        dtype = np.dtype(TORCH_NAME[info.dtype]).newbyteorder("<")
-        found[name] = data.copy().view(dtype).reshape(info.shape)
+        found[name], memory = new_tensor(name, info, as_numpy=as_numpy)
+        memory[:] = data
     return found
+
+
+def _torch_dtype(name: str, info: TensorInfo) -> Any:
+    import torch
+
+    dtype = getattr(torch, TORCH_NAME[info.dtype], None)
+    if dtype is None:
+        raise UsageError(f"tensor {name!r} has dtype {info.dtype}, which this torch ({torch.__version__}) doesn't know")
+    return dtype
+
+
+def _numpy_dtype(name: str, info: TensorInfo) -> np.dtype[Any]:
+    if info.dtype in NOT_IN_NUMPY:
+        raise UsageError(f"tensor {name!r} is {info.dtype}, which NumPy doesn't have; read it as a torch tensor")
+    return np.dtype(TORCH_NAME[info.dtype]).newbyteorder("<")
 
 
 def _slices(payload: Bytes, layout: Layout) -> list[tuple[str, TensorInfo, Bytes]]:

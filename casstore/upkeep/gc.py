@@ -18,21 +18,20 @@ from casstore import fsio
 from casstore.core.directory import BALLAST_BYTES
 from casstore.core.handle import Handle
 from casstore.core.initialize import make_ballast
-from casstore.errors import StoreBusyError, UsageError
+from casstore.errors import StoreBusyError, StoreIOError, StorePermissionError, UsageError
 from casstore.index import garbage
 from casstore.index.bulk import now_ms
-from casstore.index.objects import object_rows
+from casstore.index.objects import ObjectRow, object_rows
 from casstore.index.runs import finish_run, start_run
 from casstore.locks import FileLock
-from casstore.model import GcReport
-from casstore.objects import container
+from casstore.model import CODECS, SUFFIXES, GcReport
 
 CONDEMN_CHUNK = 500
 SWEEP_CHUNK = 200
 EVERYTHING = 1 << 62
 DEFAULT_GRACE_HOURS = 24.0
 LONGEST_GRACE_HOURS = 1e6  # a century
-_OBJECT = re.compile("([0-9a-f]{64})" + re.escape(container.SUFFIX))
+_OBJECT = re.compile(f"([0-9a-f]{{64}})({'|'.join(map(re.escape, SUFFIXES.values()))})")
 _OWNER = re.compile("[0-9a-f]{16}")
 
 
@@ -110,7 +109,7 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
             garbage.delete_objects(connection, [digest for digest, _ in doomed])
             for digest, _ in doomed:
                 # Inside the transaction: a crash from here on leaves condemned rows without a file, never the reverse.
-                fsio.unlink(handle.directory.object(digest, container.SUFFIX))
+                _remove_file(handle, digest)
         swept += len(doomed)
         freed += sum(stored for _, stored in doomed)
         if len(doomed) < SWEEP_CHUNK:
@@ -124,6 +123,11 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
         finish_run(connection, run_id, counts, freed)
     handle.backup_if_due()
     return GcReport(condemned, swept, freed, 0, waiting, len(leftovers), time.monotonic() - started)
+
+
+def _remove_file(handle: Handle, digest: bytes) -> None:
+    for codec in CODECS:
+        _removed(handle.directory.object(digest, codec))
 
 
 def _dead_temps(handle: Handle) -> list[str]:
@@ -191,21 +195,41 @@ def _strays(handle: Handle, before: int, dead_temps: Sequence[str] | None = None
         for name in os.listdir(shard):
             digest, path = _digest_of(name), os.path.join(shard, name)
             if digest is not None and _stray_size(path, before, spare) is not None:
-                candidates[digest] = path
+                candidates[path] = digest
         if not candidates:
             continue
         with handle.index.read() as connection:
-            known = object_rows(connection, list(candidates))
-        strays = {digest: path for digest, path in candidates.items() if digest not in known}
+            known = object_rows(connection, list(candidates.values()))
+        strays = {
+            path: digest for path, digest in candidates.items() if not _is_needed(handle, path, known.get(digest))
+        }
         if dead_temps is not None:
-            yield from (_stray_size(path, before, spare) or 0 for path in strays.values())
+            yield from (_stray_size(path, before, spare) or 0 for path in strays)
         elif strays:
             with handle.index.write() as connection:
-                known = object_rows(connection, list(strays))
-                for digest, path in strays.items():
-                    size = None if digest in known else _stray_size(path, before, spare)
-                    if size is not None and fsio.unlink(path):
+                known = object_rows(connection, list(strays.values()))
+                for path, digest in strays.items():
+                    needed = _is_needed(handle, path, known.get(digest))
+                    size = None if needed else _stray_size(path, before, spare)
+                    if size is not None and _removed(path):
                         yield size
+
+
+def _is_needed(handle: Handle, path: str, row: ObjectRow | None) -> bool:
+    """Whether a file is what its object's row speaks of, or may have to stand in for that."""
+    if row is None:
+        return False
+    own = handle.directory.object(row.digest, row.codec)
+    return own == path or fsio.size_of(own) != row.stored_bytes
+
+
+def _removed(path: str) -> bool:
+    """Whether a file is gone. One that can't be removed (where the system minds that somebody maps it) has no row, and
+    is the next gc's."""
+    try:
+        return fsio.unlink(path)
+    except (StorePermissionError, StoreIOError):
+        return False
 
 
 def _digest_of(name: str) -> bytes | None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import xxhash
+
 from casstore import fsio
 from casstore.core.handle import Handle
+from casstore.errors import CorruptObjectError
+from casstore.identity.digests import signed
 from casstore.index import backup as backups
 from casstore.index import migrate
-from casstore.index.objects import mark_damaged, objects_after
+from casstore.index.objects import NewObject, ObjectRow, mark_damaged, objects_after, save_objects
 from casstore.index.status import count_all
-from casstore.objects import container
+from casstore.model import CODECS, Stored
+from casstore.objects.files import read_file
+from casstore.objects.stored import decode
+from casstore.objects.tensors import payload_digest
 
 CHUNK = 500
 
@@ -66,11 +73,28 @@ def _mark_lost(handle: Handle) -> int:
         if not rows:
             return count
         after = rows[-1].digest
-        lost = [
-            row.digest
-            for row in rows
-            if fsio.size_of(handle.directory.object(row.digest, container.SUFFIX)) != row.stored_bytes
+        absent = [
+            row for row in rows if fsio.size_of(handle.directory.object(row.digest, row.codec)) != row.stored_bytes
         ]
-        if lost:
+        found = {row.digest: other for row in absent if (other := _other_form(handle, row)) is not None}
+        lost = [row.digest for row in absent if row.digest not in found]
+        if absent:
             with handle.index.write() as connection:
+                save_objects(connection, list(found.values()))
                 count += mark_damaged(connection, lost)
+
+
+def _other_form(handle: Handle, row: ObjectRow) -> NewObject | None:
+    """What an object's row has to say if it was repacked since the backup: its file is there in another form."""
+    for codec in CODECS:
+        if codec == row.codec:
+            continue
+        try:
+            data = read_file(handle.directory.object(row.digest, codec))
+            stored = Stored(row.digest, codec, row.layout, len(data), signed(xxhash.xxh3_64_intdigest(data)))
+            _, payload = decode(stored, data)
+        except CorruptObjectError:
+            continue
+        if payload_digest(payload) == row.digest:
+            return NewObject(stored, len(payload))
+    return None

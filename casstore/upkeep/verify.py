@@ -14,11 +14,11 @@ import xxhash
 from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import CorruptObjectError, NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError
+from casstore.identity.digests import signed
 from casstore.index.objects import ObjectRow, mark_damaged, mark_verified, object_rows, objects_after
-from casstore.index.tables import signed
 from casstore.index.variants import variants_after
 from casstore.model import Finding, VerifyReport
-from casstore.objects import container
+from casstore.objects.stored import decode
 from casstore.objects.tensors import payload_digest
 
 CHUNK = 500
@@ -59,7 +59,7 @@ def verify(handle: Handle, *, deep: bool = False, progress: Callable[[int], None
 
 
 def _problem(handle: Handle, row: ObjectRow, *, deep: bool) -> str | None:
-    path = handle.directory.object(row.digest, container.SUFFIX)
+    path = handle.directory.object(row.digest, row.codec)
     size = fsio.size_of(path)
     if size is None:
         return "its file is gone"
@@ -80,9 +80,7 @@ def _content_problem(path: str, row: ObjectRow) -> str | None:
             data = stream.read()
         if signed(xxhash.xxh3_64_intdigest(data)) != row.stored_xxh3:
             return "the checksum of its file differs"
-        layout, payload, _ = container.decode(data, row.digest)
-        if layout.text != row.layout:
-            return "its tensors aren't those of the index"
+        _, payload = decode(row.stored, data)
         if payload_digest(payload) != row.digest:
             return "its content isn't what its name says"
     except CorruptObjectError as error:

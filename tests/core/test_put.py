@@ -274,14 +274,14 @@ def test_equal_tensors_under_two_keys_are_one_object(store: casstore.Store) -> N
 def test_another_writers_different_result_is_dropped(store: casstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another process stored under a key first stays, although this process staged its own beforehand."""
 
-    real = putting._link
+    real = putting.make_durable
 
     def link(*arguments: Any) -> None:
         real(*arguments)
-        monkeypatch.setattr(putting, "_link", real)
+        monkeypatch.setattr(putting, "make_durable", real)
         in_child(lambda: put(store, a=result("theirs")))
 
-    monkeypatch.setattr(putting, "_link", link)
+    monkeypatch.setattr(putting, "make_durable", link)
     put(store, a=result("ours"))
     assert get(store, "a") == expect("theirs")
     assert store.status().objects == 1
@@ -398,14 +398,14 @@ def test_an_object_that_was_swept_meanwhile_is_staged_after_all(
     """An object that is there at the first look and swept before the commit is written and stored all the same."""
     put(store, "a", "b")
     store.forget(key("a")).execute()
-    real = putting._link
+    real = putting.make_durable
 
     def link(*arguments: Any) -> None:
-        monkeypatch.setattr(putting, "_link", real)
+        monkeypatch.setattr(putting, "make_durable", real)
         assert in_child(lambda: casstore.open(store.path).gc(yes=True, grace_hours=0).swept) == 1
         real(*arguments)
 
-    monkeypatch.setattr(putting, "_link", link)
+    monkeypatch.setattr(putting, "make_durable", link)
     put(store, "a", "c")
     assert [get(store, name) for name in NAMES] == [expect(name) for name in NAMES]
     assert temps(store) == []

@@ -197,13 +197,13 @@ def test_an_object_that_was_healed_before_its_damage_is_noted_stays_healthy(
     put(store, "a")
     path = object_file(store, "a")
     overwrite(path, b"")
-    real = read._note_damage
+    real = read.damaged
 
-    def note(*arguments: Any) -> None:
+    def note(*arguments: Any) -> Any:
         in_child(lambda: put(store, "a"))
-        real(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(read, "_note_damage", note)
+    monkeypatch.setattr(read, "damaged", note)
     assert get(store, "a") in ("damaged", expect("a"))
     monkeypatch.undo()
     assert get(store, "a") == expect("a")

@@ -110,7 +110,7 @@ def test_the_harness_sees_rows_that_are_committed_before_the_link(tmp_path: Path
     def sabotaged(path: Path, start: int) -> Callable[[Report], None]:
         def work(report: Report) -> None:
             late: list[tuple[str, str]] = []  # steps 4 and 5 come after 7, object by object
-            honest_link, honest_unlink = fsio.link, put._unlink
+            honest_link, honest_unlink = fsio.link, put.remove
 
             def link_later(source: str, target: str) -> bool:
                 late.append((source, target))
@@ -123,7 +123,7 @@ def test_the_harness_sees_rows_that_are_committed_before_the_link(tmp_path: Path
                 late.clear()
                 honest_unlink(temps)
 
-            fsio.link, fsio.same_file, put._unlink = link_later, lambda *_: True, link_now
+            fsio.link, fsio.same_file, put.remove = link_later, lambda *_: True, link_now
             put_from(path, start, report)
 
         return work

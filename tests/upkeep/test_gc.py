@@ -303,14 +303,14 @@ def until_linked(store: casstore.Store, name: str, *, no_links: bool = False) ->
     """A child that puts a result and stops before it takes the write lock."""
 
     def work(me: Child) -> Any:
-        real = putting._commit
+        real = putting.make_durable
 
-        def commit(*arguments: Any) -> Any:
+        def durable(*arguments: Any) -> None:
+            real(*arguments)
             me.say()
             me.hear()
-            return real(*arguments)
 
-        putting._commit = commit
+        putting.make_durable = durable
         if no_links:
             fsio.link = lambda *_: False
         with casstore.open(store.path) as mine:

@@ -1,38 +1,25 @@
-"""The Store that people see: thin methods over the layers below."""
+"""Opening a store, and what is done with one: thin methods over the layers below."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from casstore.errors import AmbiguousResolutionError, MissError, StoreOutdatedError, UsageError
+from casstore.errors import StoreOutdatedError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode, Recipe
+from casstore.store.reading import Path, Reading
 
 if TYPE_CHECKING:
     from casstore.build.plan import Plan
     from casstore.core.batch import Batch
     from casstore.index.query import Table
-    from casstore.model import BuildReport, GcReport, Hit, Miss, Status, VerifyReport
+    from casstore.model import BuildReport, Codec, GcReport, RepackReport, Status, VerifyReport
     from casstore.sources.inputs import Inputs
     from casstore.upkeep.forget import ForgetPlan
-
-Path = str | os.PathLike[str]
-
-
-class _TheOnlyOne:
-    def __repr__(self) -> str:
-        return "THE_ONLY_ONE"
-
-
-THE_ONLY_ONE: Final = _TheOnlyOne()
-"""The resolution that is stored, if there is just one."""
-
-Wanted = resolutions.Resolution | _TheOnlyOne
 
 
 def open(
@@ -70,7 +57,7 @@ def open(
     )
 
 
-class Store:
+class Store(Reading):
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(
@@ -225,112 +212,7 @@ class Store:
             options = Options(batch_size, workers, on_error, retry_failed, allow_nonfinite, callback)
             return build(self._handle, plan, encode, options)
 
-    # -- by key ----------------------------------------------------------------------------------------------------
-
-    def key(self, path: Path, recipe: Recipe, *, resolution: Wanted = THE_ONLY_ONE) -> Key:
-        """The key of a file as it is now. A known file costs one stat, any other is read and hashed.
-
-        Args:
-            path: the file.
-            recipe: what its tensors are made with.
-            resolution: N, "HxW", or None (the full size); if it isn't given: the only one that is stored.
-
-        Raises:
-            SourceNotFoundError: the file isn't there.
-            AmbiguousResolutionError: none was given and several are stored; it lists them.
-            PictureError: N was given and the picture's size can't be told.
-        """
-        from casstore.build.plan import key_of
-        from casstore.errors import PictureError
-        from casstore.index.variants import resolutions_of
-        from casstore.sources.fresh import content_of
-
-        content = content_of(self._handle, path)
-        if isinstance(resolution, _TheOnlyOne):
-            with self._handle.index.read() as connection:
-                stored = resolutions_of(connection, content, recipe.digest)
-            if len(stored) > 1:
-                names = ", ".join(repr(r) if r else "None (full size)" for r in stored)
-                raise AmbiguousResolutionError(
-                    f"{os.fspath(path)} is stored with {recipe.name} at {len(stored)} resolutions; give one: {names}"
-                )
-            return Key.content(content, recipe, resolution=stored[0] if stored else None)
-        wanted = resolutions.check(resolution)
-        if isinstance(wanted, int):
-            key = key_of(content, recipe, wanted)
-            if key is None:
-                raise PictureError(f"{os.fspath(path)}: {content.note}; give the resolution as 'HxW'")
-            return key
-        return Key.content(content, recipe, resolution=wanted)
-
-    def lookup(self, key: Key) -> Hit | Miss:
-        """What is known of a key; opens no object."""
-        from casstore.core.read import lookup
-        from casstore.index.readonly import retried
-
-        if not isinstance(key, Key):
-            raise UsageError(
-                f"lookup needs a casstore.Key, not {type(key).__name__}; store.key(path, recipe) makes one"
-            )
-        return retried(lambda: lookup(self._handle, [key])[0])
-
-    def get(
-        self,
-        what: Key | Path,
-        recipe: Recipe | None = None,
-        *,
-        resolution: Wanted = THE_ONLY_ONE,
-        as_numpy: bool = False,
-    ) -> dict[str, Any]:
-        """The tensors and values of a key or file, as the encoder returned them.
-
-        Args:
-            what: a key, or the path of a file (as it is now: an edited file is a miss).
-            recipe: with a path: what the tensors were made with.
-            resolution: with a path, see `key`.
-            as_numpy: NumPy arrays instead of CPU torch tensors; torch isn't imported then.
-
-        Raises:
-            MissError: nothing is stored for it; `.miss` says why.
-            SourceNotFoundError: the file isn't there.
-            AmbiguousResolutionError: several resolutions are stored and none was given.
-        """
-        from casstore.core.read import load
-        from casstore.index.readonly import retried
-
-        return retried(lambda: load(self._handle, self._key(what, recipe, resolution), as_numpy=as_numpy))
-
-    def get_or_encode(
-        self,
-        key: Key,
-        fn: Callable[[], Mapping[str, Any]],
-        *,
-        as_numpy: bool = False,
-        allow_nonfinite: bool = False,
-    ) -> dict[str, Any]:
-        """What is stored under a key; if nothing is, `fn()` makes it and it is stored.
-
-        Returns:
-            What a later `get` returns: if another writer was first, its result.
-
-        Raises:
-            EncoderError: what `fn` returned can't be stored.
-        """
-        from casstore.core.put import PutItem, put_group
-        from casstore.core.read import load
-        from casstore.core.results import check_result
-
-        try:
-            return self.get(key, as_numpy=as_numpy)
-        except MissError as error:
-            self._handle.check_writable()
-            reason = error.miss.reason if error.miss is not None else "new"
-        started = time.perf_counter()
-        made = fn()
-        encode_us = round((time.perf_counter() - started) * 1e6)
-        result = check_result(key, made, allow_nonfinite=allow_nonfinite)
-        put_group(self._handle, [PutItem(key, result, reason, encode_us)])
-        return load(self._handle, key, as_numpy=as_numpy)
+    # -- putting ---------------------------------------------------------------------------------------------------
 
     def batch(self) -> Batch:
         """Puts that share commits: `with store.batch() as b: b.put(key, {"latent": tensor})`."""
@@ -363,6 +245,23 @@ class Store:
         from casstore.upkeep.status import status
 
         return retried(lambda: status(self._handle))
+
+    def repack(self, codec: Codec, *, yes: bool = False, progress: Callable[[int], None] | None = None) -> RepackReport:
+        """Change how objects are stored, while others use the store; what is read stays the same.
+
+        Args:
+            codec: "raw", so that they can be mapped; or "zstd", so that they take less room.
+            yes: do it; otherwise only say what would be done.
+            progress: called with the number of objects done so far.
+
+        Raises:
+            UsageError: there is no such codec.
+            StoreBusyError: a gc or another repack is running.
+            NoSpaceError: what was repacked so far stays repacked.
+        """
+        from casstore.upkeep.repack import repack
+
+        return repack(self._handle, codec, yes=yes, progress=progress)
 
     def verify(self, *, deep: bool = False, progress: Callable[[int], None] | None = None) -> VerifyReport:
         """Check rows against files; with `deep` read, decode and hash everything. Damage is noted, nothing is moved."""
@@ -415,12 +314,3 @@ class Store:
 
         self._handle.check_open()
         retried(lambda: copy_index(self._handle.index, os.path.abspath(os.fspath(path))))
-
-    def _key(self, what: Key | Path, recipe: Recipe | None, resolution: Wanted) -> Key:
-        if isinstance(what, Key):
-            if recipe is not None or not isinstance(resolution, _TheOnlyOne):
-                raise UsageError("a key has its recipe and resolution already; leave them out")
-            return what
-        if recipe is None:
-            raise UsageError(f"which recipe? store.get({os.fspath(what)!r}, recipe)")
-        return self.key(what, recipe, resolution=resolution)
