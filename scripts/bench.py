@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from bench_codec import bench_codec
 from bench_index import bench_index, bench_million
+from bench_read import bench_read
 from timing import ratios, spread
 
 import casstore
@@ -80,6 +81,7 @@ BENCHES: dict[str, Callable[[Path], Any]] = {
     "index": bench_index,
     "million": bench_million,
     "put": bench_put,
+    "read": bench_read,
 }
 
 

@@ -1,4 +1,4 @@
-"""casstore verify, casstore gc"""
+"""casstore verify, casstore gc, casstore repack"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from casstore.cli.common import open_store, with_store
 from casstore.cli.output import SHOWN, counted, emit, number, say, seconds, size
+from casstore.model import CODECS, Codec
 
 
 @click.command("verify")
@@ -72,3 +73,31 @@ def gc_command(place: str | None, as_json: bool, yes: bool, grace: float | None)
         if report.condemned or report.would_free_bytes:
             say()
             say("  do it                                          casstore gc --yes")
+
+
+@click.command("repack")
+@with_store
+@click.option("--codec", type=click.Choice(CODECS), required=True, help="raw: can be mapped; zstd: takes less room.")
+@click.option("--yes", is_flag=True, help="Do it; otherwise only say what would change.")
+def repack_command(place: str | None, as_json: bool, codec: Codec, yes: bool) -> int:
+    """Change how objects are stored, while others use the store. What is read from it stays the same.
+
+    Interrupted, it goes on where it was when it is run again.
+    """
+    with open_store(place) as store:
+        report = store.repack(codec, yes=yes)
+    if as_json:
+        emit({**dataclasses.asdict(report), "yes": yes})
+    elif not yes:
+        say(f"dry run: {counted(report.objects, 'object')} would be stored {codec}, now {size(report.bytes_before)}")
+        if report.objects:
+            say()
+            say(f"  do it                                          casstore repack --codec {codec} --yes")
+    else:
+        say(
+            f"repacked {counted(report.done, 'object')}: {size(report.bytes_before)} -> {size(report.bytes_after)} "
+            f"in {seconds(report.seconds)}"
+        )
+        if report.damaged:
+            say(f"damaged  {counted(report.damaged, 'object')}; the next build makes them again")
+    return 1 if report.damaged else 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from casstore.core.handle import Handle
-from casstore.core.put import GROUP_BYTES, GROUP_OBJECTS, GROUP_SECONDS, Outcome, PutItem, put_group
+from casstore.core.put import GROUP_BYTES, GROUP_OBJECTS, GROUP_SECONDS, Group, Outcome, PutItem, PutReport
 from casstore.core.results import Result, check_result
 from casstore.errors import UsageError
 from casstore.identity.keys import Key
@@ -17,7 +19,8 @@ from casstore.identity.keys import Key
 class Batch:
     """Puts in groups: committed when 64 results, 32 MiB or one second have gathered, and at the end.
 
-    A put isn't durable before its group is committed, which `flush` does at once. Leaving the `with` block commits,
+    A group is committed in the background while the next one gathers, so a put is neither durable nor seen by `get`
+    before that has ended; `flush` waits for it. A kill costs two groups at most. Leaving the `with` block commits,
     also when an exception ends it: what was computed isn't thrown away.
 
     Args:
@@ -36,7 +39,9 @@ class Batch:
         self._handle = handle
         self._run_id = run_id
         self._on_commit = on_commit
+        self._pid = os.getpid()
         self._items: list[PutItem] = []
+        self._pending: _Commit | None = None
         self._bytes = 0
         self._since = 0.0
         self._ended = False
@@ -69,6 +74,7 @@ class Batch:
         """Add a checked result."""
         if self._ended:
             raise UsageError("this batch has ended with its `with` block; begin another one for further puts")
+        self._leave_parent()
         if not self._items:
             self._handle.check_writable()  # now, not when much has been computed
             self._since = time.monotonic()
@@ -76,17 +82,51 @@ class Batch:
         self._bytes += len(result.payload.data)
         late = time.monotonic() - self._since >= GROUP_SECONDS
         if len(self._items) >= GROUP_OBJECTS or self._bytes >= GROUP_BYTES or late:
-            self.flush()
+            self._begin_commit()
 
     def flush(self) -> None:
-        """Commit what has gathered."""
-        if not self._items:
-            return
-        report = put_group(self._handle, self._items, self._run_id)
+        """Commit what has gathered; when it returns everything that was put is stored.
+
+        Raises:
+            NoSpaceError, StorePermissionError, StoreIOError, StoreBusyError: what isn't stored is kept, and another
+                flush tries again.
+        """
+        self._leave_parent()
+        if self._items:
+            self._begin_commit()
+        self._await_commit()
+
+    def _begin_commit(self) -> None:
+        """Write what has gathered into tmp/ while the group before is being committed, then have it committed too."""
+        items = tuple(self._items)
+        group = Group(self._handle, items, self._run_id)
+        group.stage()
+        try:
+            self._await_commit()
+        except BaseException:
+            group.abandon()
+            raise
+        self._pending = _Commit(group, items)
         self._items, self._bytes = [], 0
-        self.stored_bytes += report.stored_bytes
+
+    def _await_commit(self) -> None:
+        pending = self._pending
+        if pending is None:
+            return
+        pending.join()
+        self._pending = None
+        if pending.error is not None:
+            self._items[:0] = pending.items  # a later flush tries again
+            raise pending.error
+        assert pending.report is not None
+        self.stored_bytes += pending.report.stored_bytes
         if self._on_commit is not None:
-            self._on_commit(report.outcomes)
+            self._on_commit(pending.report.outcomes)
+
+    def _leave_parent(self) -> None:
+        """In a forked child, what was put before the fork is the parent's to commit."""
+        if self._pid != os.getpid():
+            self._pid, self._items, self._bytes, self._pending = os.getpid(), [], 0, None
 
     @property
     def ended(self) -> bool:
@@ -101,3 +141,21 @@ class Batch:
     ) -> None:
         self._ended = True
         self.flush()
+
+
+class _Commit(threading.Thread):
+    """The commit of a staged group, on its way. The disk is waited for here, so that the encoder needn't."""
+
+    def __init__(self, group: Group, items: Sequence[PutItem]) -> None:
+        super().__init__(name="casstore-commit")
+        self._group = group
+        self.items = items
+        self.report: PutReport | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.report = self._group.commit()
+        except BaseException as error:
+            self.error = error
