@@ -179,11 +179,10 @@ def check_names(key: Key, row: VariantRow, values: Mapping[str, Any], names: Seq
     Raises:
         UsageError: says which there are.
     """
-    if names:
-        known = {name for part in row.parts for name in Layout.parse(part.layout).tensors} | values.keys()
-        for name in names:
-            if name not in known:
-                raise UsageError(f"{key} has no {name!r}; it has {', '.join(sorted(known))}")
+    for name in names:
+        if name not in values and not any(name in Layout.parse(part.layout).tensors for part in row.parts):
+            known = {name for part in row.parts for name in Layout.parse(part.layout).tensors} | values.keys()
+            raise UsageError(f"{key} has no {name!r}; it has {', '.join(sorted(known))}")
 
 
 def fitting_memory(name: str, value: Any, info: TensorInfo) -> Bytes:

@@ -5,17 +5,16 @@ What is at the path of an object is never believed, since a disk, or somebody wi
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xxhash
 
 from casstore import fsio
-from casstore.errors import CorruptObjectError
+from casstore.errors import CasstoreError, CorruptObjectError
 from casstore.identity.digests import signed
 from casstore.model import Stored
 from casstore.objects import container
@@ -38,7 +37,7 @@ def read_file(path: str) -> bytes:
         CorruptObjectError: there is none, or something else under its name.
         StorePermissionError, StoreIOError
     """
-    with opened(path) as descriptor, os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
+    with _Opened(path) as descriptor, os.fdopen(descriptor, "rb", buffering=0, closefd=False) as stream:
         return stream.readall()
 
 
@@ -58,7 +57,7 @@ def read_into(
         CorruptObjectError: the file is missing, has another size, or its bytes are wrong.
         StorePermissionError, StoreIOError
     """
-    with opened(path) as descriptor:
+    with _Opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if size != stored.nbytes:  # looked at before any memory is taken for it
             raise CorruptObjectError(f"it has {size} bytes, not {stored.nbytes}")
@@ -103,7 +102,7 @@ def map_file(path: str, stored: Stored, *, check: bool) -> Bytes:
     Raises:
         CorruptObjectError, StorePermissionError, StoreIOError
     """
-    with opened(path) as descriptor:
+    with _Opened(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if size != stored.nbytes:
             raise CorruptObjectError(f"it has {size} bytes, not {stored.nbytes}")
@@ -117,26 +116,38 @@ def map_file(path: str, stored: Stored, *, check: bool) -> Bytes:
     return payload
 
 
-@contextlib.contextmanager
-def opened(path: str) -> Iterator[int]:
-    """A descriptor of an object's file, for reading.
+class _Opened:
+    """A descriptor of an object's file, for reading; a class, since a generator costs as much as opening the file.
 
     Raises:
         CorruptObjectError: there is no file, or something else under its name.
         StorePermissionError, StoreIOError: also for errors of reading in the block.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
         try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise CorruptObjectError("the file is gone") from None
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO):
-            raise CorruptObjectError("there is no file under its name, but something else") from None
-        raise fsio.typed(error, "read", path) from error
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise _typed(error, self._path) from error
+        return self._descriptor
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        os.close(self._descriptor)
+        if isinstance(error, OSError) and not isinstance(error, CasstoreError):
+            raise _typed(error, self._path) from error
+
+
+def _typed(error: OSError, path: str) -> CasstoreError:
+    if error.errno == errno.ENOENT:
+        return CorruptObjectError("the file is gone")
+    if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO):
+        return CorruptObjectError("there is no file under its name, but something else")
+    return fsio.typed(error, "read", path)
 
 
 def _read_raw(descriptor: int, stored: Stored, layout: Layout, out: Mapping[str, Bytes]) -> None:

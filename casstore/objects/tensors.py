@@ -3,6 +3,7 @@ is asked for."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -148,19 +149,24 @@ def memory_of(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
     """
     if not is_tensor(value):
         raise UsageError(f"out[{name!r}] is of type {type(value).__name__}, not a tensor or an array")
-    info = TensorInfo(
-        dtype_name(value.dtype if not isinstance(value, np.ndarray) else value.dtype.name), shape_of(value)
-    )
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous or not value.flags.writeable or value.dtype.byteorder == ">":
             raise UsageError(f"out[{name!r}] can't be read into: it must be contiguous, writable and little endian")
-        return info, value.reshape(-1).view(np.uint8)
+        return TensorInfo(dtype_name(value.dtype.name), value.shape), value.reshape(-1).view(np.uint8)
     import torch
 
     if value.device.type != "cpu" or value.layout != torch.strided or not value.is_contiguous():
         raise UsageError(f"out[{name!r}] can't be read into: it must be a contiguous tensor on the CPU")
+    info = TensorInfo(_short(value.dtype), tuple(value.shape))
+    if value.ndim and value.stride(-1) == 1 and not value.requires_grad and not value.is_complex():
+        return info, value.view(torch.uint8).numpy().reshape(-1)
     flat = value.detach().as_strided((value.numel(),), (1,), value.storage_offset())
     return info, flat.view(torch.uint8).numpy()
+
+
+@functools.lru_cache
+def _short(dtype: Any) -> str:
+    return dtype_name(dtype)
 
 
 def to_torch(payload: Bytes, layout: Layout) -> dict[str, Any]:
