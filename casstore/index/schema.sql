@@ -29,7 +29,7 @@ CREATE TABLE recipes (
     digest BLOB NOT NULL,
     name TEXT NOT NULL,
     spec TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, codec TEXT,
     CONSTRAINT ck_recipes_digest CHECK (length(digest) = 32),
     CONSTRAINT uq_recipes UNIQUE (digest)
 ) STRICT;
@@ -247,6 +247,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0003');
+INSERT INTO alembic_version (version_num) VALUES ('0004');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;

@@ -26,9 +26,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 3
+SCHEMA = 4
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
-MIN_READER = MIN_WRITER = 3
+MIN_READER = MIN_WRITER = 4
 """The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -159,6 +159,7 @@ recipes = _table(
     Column("name", Text, nullable=False),
     Column("spec", Text, nullable=False),
     Column("created_at", Integer, nullable=False),
+    Column("codec", Text),
 )
 schema_stamps = _table("schema_stamps", _id(), *_digest(), Column("names", Text, nullable=False))
 layouts = _table(

@@ -228,7 +228,7 @@ _contents = ByDigest(
     ).where(hashes.c.digest.in_(digests))
 )
 _save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text"))
-_recipes = Interned(recipes, ("name", "spec"), first=("created_at",))
+_recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec"))
 _stamps = Interned(schema_stamps, ("names",))
 _values = Interned(value_sets, ("data",))
 _object_ids = ByDigest(lambda digests: select(objects.c.digest, objects.c.id).where(objects.c.digest.in_(digests)))
@@ -271,7 +271,7 @@ def save_recipes(connection: AnyConnection, keys: Iterable[Key]) -> dict[bytes, 
     """{recipe digest: id} of the recipes of these keys, inserted where they are new."""
     wanted = {key.recipe.digest: key.recipe for key in keys}
     now = now_ms()
-    return _recipes.save(connection, {digest: (r.name, r.spec, now) for digest, r in wanted.items()})
+    return _recipes.save(connection, {digest: (r.name, r.spec, now, r.codec) for digest, r in wanted.items()})
 
 
 def save_variants(
