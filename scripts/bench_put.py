@@ -96,9 +96,8 @@ def _bench(store: casstore.Store, folder: Path, name: str, make: Make) -> None:
 
     print(f"  {name}")
     print(f"    one group, x of the disk                     {spread(ratios(group, disk))}")
-    print(
-        f"    {SUSTAINED} groups in a row, x of the disk             {spread(ratios(sustained, lambda n: disk(n, SUSTAINED), 7))}"
-    )
+    in_a_row = ratios(sustained, lambda run: disk(run, SUSTAINED), 7)
+    print(f"    {SUSTAINED} groups in a row, x of the disk             {spread(in_a_row)}")
     print(f"    groups of one, x of a group                  {spread(ratios(alone, group, 7))}")
     for file in folder.glob("reference-*"):
         file.unlink()
@@ -113,10 +112,6 @@ def _flushes(folder: Path, groups: int = 100) -> None:
     for count in (0, groups):
         command = [*traced, sys.executable, "-c", _COUNTED, str(folder / f"counted-{count}"), str(count)]
         subprocess.run(command, check=True)
-        rows = re.findall(
-            r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+\d*\s*(?:fsync|fdatasync|syncfs)$",
-            (folder / "trace").read_text(),
-            re.M,
-        )
-        counts.append(sum(map(int, rows)))
+        lines = [line.split() for line in (folder / "trace").read_text().splitlines()]
+        counts.append(sum(int(line[3]) for line in lines if line and line[-1] in ("fsync", "fdatasync", "syncfs")))
     print(f"  flushes per group, over {groups} groups             {(counts[1] - counts[0]) / groups:6.2f}")
