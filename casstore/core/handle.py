@@ -28,7 +28,7 @@ from casstore.index.place import obstacle
 from casstore.index.readonly import ReadOnlyIndex
 from casstore.index.settings import read_settings
 from casstore.locks import FileLock
-from casstore.model import CODECS, Codec, Stored
+from casstore.model import CODECS, Codec
 
 _log = logging.getLogger("casstore.store")
 
@@ -40,7 +40,7 @@ class Handle:
         directory: where things are.
         index: the SQL side.
         durability: "full" or "off".
-        mapped: objects whose file was checked when it was mapped; once is enough.
+        mapped: digests of objects whose file was checked when it was mapped; once is enough.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Handle:
         self._store_lock = FileLock(self.directory.lock("store"))
         self._pid = 0
         self._closed = False
-        self.mapped: set[Stored] = set()
+        self.mapped: set[bytes] = set()
         self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
         self._newer: StoreTooNewError | None = None
         try:

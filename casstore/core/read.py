@@ -166,10 +166,10 @@ def _mapped(handle: Handle, stored: Stored) -> Bytes:
         )
     path = handle.directory.object(stored.digest, stored.codec)
     try:
-        payload = map_file(path, stored, check=stored not in handle.mapped)
+        payload = map_file(path, stored, check=stored.digest not in handle.mapped)
     except CorruptObjectError as error:
         raise CorruptObjectError(f"{path}: {error}") from error
-    handle.mapped.add(stored)
+    handle.mapped.add(stored.digest)
     return payload
 
 
