@@ -32,6 +32,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="a long proof: scripts/test --nightly"))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests have counted: record_property("figure", "what: how much")."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    properties = [pair for report in reports for pair in getattr(report, "user_properties", ())]
+    for figure in sorted({value for name, value in properties if name == "figure"}):
+        terminalreporter.write_line(figure)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[casstore.Store]:
     """A new store without flushes; what it promises about a crash of the process is the same."""
