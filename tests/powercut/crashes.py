@@ -1,0 +1,372 @@
+"""What may be left on the disk when the power fails: crash states of a recorded log.
+
+For each prefix of the log, what isn't durable may be there or not. Deliberately less is assumed than any file system
+promises:
+
+- a file's content is durable once the file was fsynced, or everything (syncfs) was; its name by that is not;
+- a folder's names are durable once the folder was fsynced, or everything was; each end of a rename belongs to its own
+  folder;
+- without that, names: model A, all are there; model B, none are; and each folder for itself, alone there or alone lost;
+- and content: all there; all lost; the last write torn; the size without the bytes; every second write lost; only the
+  last write there; and each of the last files for itself, alone there or alone lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import xxhash
+
+RECENT = 4  # so many files, and folders, that were changed last are also lost, and kept, alone
+SECTOR = 512
+Operation = list[Any]
+Promises = Mapping[str, str | None]
+"""{content: object, or None if it must be gone}, of what was acknowledged."""
+
+
+class Content(NamedTuple):
+    """The bytes of a file, and a digest to tell them by."""
+
+    data: bytes
+    digest: bytes
+
+    @classmethod
+    def of(cls, data: bytes) -> Content:
+        return cls(data, xxhash.xxh3_128_digest(data))
+
+
+Tree = Mapping[str, Content | None]
+"""{path: content, None for a folder}; paths are relative to the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One thing that may be left.
+
+    Attributes:
+        after: how many operations of the log had been done.
+        how: what became of what wasn't durable, in words.
+        tree: what is on the disk.
+        promises: what had been acknowledged.
+        is_new: no earlier crash left the same tree (with fewer promises).
+    """
+
+    after: int
+    how: str
+    tree: Tree
+    promises: Promises
+    is_new: bool
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+Write = tuple[int, bytes]
+Change = Write | int
+"""(offset, bytes), or a size to cut or grow to."""
+
+
+def _apply(data: bytes, changes: list[Change]) -> bytes:
+    if not changes:
+        return data
+    found = bytearray(data)
+    for change in changes:
+        end = change if isinstance(change, int) else change[0] + len(change[1])
+        if end > len(found):
+            found.extend(bytes(end - len(found)))
+        if isinstance(change, int):
+            del found[change:]
+        else:
+            found[change[0] : end] = change[1]
+    return bytes(found)
+
+
+def _torn(changes: list[Change]) -> list[Change]:
+    *before, last = changes
+    if isinstance(last, int):
+        return before
+    half = max(len(last[1]) // 2 // SECTOR * SECTOR, min(len(last[1]) // 2, SECTOR))
+    return [*before, (last[0], last[1][:half])]
+
+
+FATES: dict[str, Callable[[list[Change]], list[Change]]] = {
+    "kept": lambda changes: changes,
+    "lost": lambda changes: [],
+    "torn": _torn,
+    "holes": lambda changes: changes[1::2],
+    "only the last write": lambda changes: changes[-1:],
+}
+ZEROS = "zeros"
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    durable: bytes
+    pending: list[tuple[int, Change]] = field(default_factory=list)  # (when, what)
+    _known: dict[str, Content] = field(default_factory=dict)
+
+    def change(self, when: int, change: Change) -> None:
+        self.pending.append((when, change))
+        self._known.clear()
+
+    def flush(self, before: int) -> None:
+        """Make durable what was done before a moment."""
+        done = [change for when, change in self.pending if when < before]
+        self.durable = _apply(self.durable, done)
+        self.pending = self.pending[len(done) :]
+        self._known.clear()
+
+    def content(self, fate: str) -> Content:
+        found = self._known.get(fate)
+        if found is None:
+            changes = [change for _, change in self.pending]
+            if fate == ZEROS:
+                size = len(_apply(self.durable, changes))
+                found = Content.of(self.durable[:size].ljust(size, b"\0"))
+            else:
+                found = Content.of(_apply(self.durable, FATES[fate](changes) if changes else []))
+            self._known[fate] = found
+        return found
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Folder:
+    durable: dict[str, _Node] = field(default_factory=dict)
+    now: dict[str, _Node] = field(default_factory=dict)
+    pending: list[tuple[int, str, _Node | None]] = field(default_factory=list)
+
+    def change(self, when: int, name: str, node: _Node | None) -> None:
+        self.pending.append((when, name, node))
+        _rename(self.now, name, node)
+
+    def flush(self, before: int) -> None:
+        while self.pending and self.pending[0][0] < before:
+            _, name, node = self.pending.pop(0)
+            _rename(self.durable, name, node)
+
+
+_Node = _File | _Folder
+
+
+def _rename(names: dict[str, _Node], name: str, node: _Node | None) -> None:
+    if node is None:
+        names.pop(name, None)
+    else:
+        names[name] = node
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+def read_log(path: Path) -> list[Operation]:
+    """The operations that the recorder wrote down; a write has its bytes in the place of their number."""
+    data, position, operations = Path(f"{path}.data").read_bytes(), 0, []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        operation = json.loads(line)
+        if operation[0] == "write":
+            length = operation[3]
+            operation[3] = data[position : position + length]
+            position += length
+        operations.append(operation)
+    return operations
+
+
+class Disk:
+    """A disk as the operations of a log leave it, with what of it is durable."""
+
+    def __init__(self, top: Path) -> None:
+        """Take over what is in a folder; all of it is durable."""
+        self._nodes: dict[int, _Node] = {}
+        self.top = self._take(str(top))
+        assert isinstance(self.top, _Folder)
+        self.promises: Promises = {}
+        self.promised = 0  # how often the promises have changed
+        self._dirty: dict[_Node, None] = {}  # in the order of their last change
+        self._flushing: dict[str, int] = {}
+        self._paths: dict[frozenset[_Node], _Paths] = {}
+        self._when = 0
+
+    def _take(self, path: str) -> _Node:
+        if os.path.isdir(path):
+            entries = {name: self._take(os.path.join(path, name)) for name in sorted(os.listdir(path))}
+            node: _Node = _Folder(entries, dict(entries))
+        else:
+            with open(path, "rb") as stream:
+                node = _File(stream.read())
+        return self._nodes.setdefault(os.stat(path).st_ino, node)  # a file may have two names
+
+    def tree(self) -> Tree:
+        """All that is there now."""
+        return _Paths(self.top, frozenset()).tree({})
+
+    def apply(self, operation: Operation) -> bool:
+        """Do one operation; whether something else may be left now than before."""
+        self._when += 1
+        what, *rest = operation
+        if what == "mark":
+            return self._note(rest[0])
+        if what == "write":
+            self._change(rest[0], (rest[1], rest[2]))
+        elif what == "truncate":
+            self._change(rest[0], rest[1])
+        elif what == "fsync":
+            self._flush([self._nodes[rest[0]]], self._when)
+        elif what == "rename":
+            node = self._folder(rest[0]).now[rest[1]]
+            self._name(rest[2], rest[3], node)
+            self._name(rest[0], rest[1], None)
+        elif what == "unlink":
+            self._name(rest[0], rest[1], None)
+        else:
+            if what != "link":
+                self._nodes[rest[2]] = _File(b"") if what == "create" else _Folder()
+            self._name(rest[0], rest[1], self._nodes[rest[2]])
+        return True
+
+    def _note(self, text: str) -> bool:
+        kind, first, *more = text.split("|")
+        if kind == "syncfs":  # what was done before it began is durable when it has ended
+            if more == ["begins"]:
+                self._flushing[first] = self._when
+                return False
+            self._flush(list(self._dirty), self._flushing.pop(first))
+        elif kind == "stored":
+            self._promise({**self.promises, first: more[0]})
+        elif kind == "gone":
+            self._promise({**self.promises, first: None})
+        elif kind == "going":
+            self._promise({name: kept for name, kept in self.promises.items() if name != first})
+        else:
+            raise ValueError(f"an unknown mark: {text}")
+        return True
+
+    def _promise(self, promises: Promises) -> None:
+        self.promises = promises
+        self.promised += 1
+
+    def _change(self, file: int, change: Change) -> None:
+        node = self._nodes[file]
+        assert isinstance(node, _File)
+        node.change(self._when, change)
+        self._touch(node)
+
+    def _name(self, folder: int, name: str, node: _Node | None) -> None:
+        found = self._folder(folder)
+        found.change(self._when, name, node)
+        self._touch(found)
+        self._paths.clear()
+
+    def _folder(self, inode: int) -> _Folder:
+        node = self._nodes[inode]
+        assert isinstance(node, _Folder)
+        return node
+
+    def _touch(self, node: _Node) -> None:
+        self._dirty.pop(node, None)
+        self._dirty[node] = None
+
+    def _flush(self, nodes: list[_Node], before: int) -> None:
+        for node in nodes:
+            node.flush(before)
+            if not node.pending:
+                self._dirty.pop(node, None)
+            if isinstance(node, _Folder):
+                self._paths.clear()
+
+    # -- what may be left ------------------------------------------------------------------------------------------
+
+    def left(self) -> Iterator[tuple[str, bytes, Callable[[], Tree]]]:
+        """(in words, digest, the tree) of what may be left now; the same may come more than once."""
+        files = [node for node in self._dirty if isinstance(node, _File)]
+        folders = [node for node in self._dirty if isinstance(node, _Folder)]
+        seen: set[tuple[frozenset[_Node], tuple[tuple[_File, str], ...]]] = set()
+        for names, lost, contents in _choices(files, folders):
+            paths = self._paths.get(lost)
+            if paths is None:
+                paths = self._paths[lost] = _Paths(self.top, lost)
+            for content, fates in contents:
+                chosen = lost, tuple(sorted(fates.items(), key=lambda pair: id(pair[0])))
+                if chosen not in seen:
+                    seen.add(chosen)
+                    yield f"names {names}, content {content}", paths.digest(fates), lambda p=paths, f=fates: p.tree(f)  # type: ignore[misc]
+
+
+Fates = dict[_File, str]
+
+
+def _choices(
+    files: list[_File], folders: list[_Folder]
+) -> Iterator[tuple[str, frozenset[_Node], list[tuple[str, Fates]]]]:
+    """(in words, the folders that lose their changes, [(in words, the fate of each file)])."""
+
+    def all_of(fate: str) -> tuple[str, Fates]:
+        return fate, dict.fromkeys(files, fate)
+
+    simple = [all_of("kept"), all_of("lost")] if files else [all_of("kept")]
+    thorough = list(simple)
+    if files:
+        thorough += [all_of(fate) for fate in ("torn", ZEROS, "holes", "only the last write")]
+    if len(files) > 1:
+        for number, file in enumerate(files[-RECENT:]):
+            thorough.append((f"of file {number} lost", {**dict.fromkeys(files, "kept"), file: "lost"}))
+            thorough.append((f"of all but file {number} lost", {**dict.fromkeys(files, "lost"), file: "kept"}))
+    nothing: frozenset[_Node] = frozenset()
+    everything: frozenset[_Node] = frozenset(folders)
+    yield "kept", nothing, thorough
+    if folders:
+        yield "lost", everything, thorough
+    if len(folders) > 1:
+        for number, folder in enumerate(folders[-RECENT:]):
+            yield f"of folder {number} lost", frozenset([folder]), simple
+            yield f"of all but folder {number} lost", everything - {folder}, simple
+
+
+class _Paths:
+    """All paths, if these folders lose their changes."""
+
+    def __init__(self, top: _Node, lost: frozenset[_Node]) -> None:
+        self._files: list[tuple[str, _File]] = []
+        self._folders: list[str] = []
+        self._walk("", top, lost)
+        self._names = xxhash.xxh3_128_digest(json.dumps([self._folders, [path for path, _ in self._files]]).encode())
+
+    def _walk(self, path: str, node: _Node, lost: frozenset[_Node]) -> None:
+        if isinstance(node, _File):
+            self._files.append((path, node))
+            return
+        if path:
+            self._folders.append(path)
+        names = node.durable if node in lost else node.now
+        for name in sorted(names):
+            self._walk(f"{path}/{name}" if path else name, names[name], lost)
+
+    def digest(self, fates: Fates) -> bytes:
+        digests = [file.content(fates.get(file, "kept")).digest for _, file in self._files]
+        return xxhash.xxh3_128_digest(self._names + b"".join(digests))
+
+    def tree(self, fates: Fates) -> Tree:
+        found: dict[str, Content | None] = dict.fromkeys(self._folders)
+        return found | {path: file.content(fates.get(file, "kept")) for path, file in self._files}
+
+
+def crashes(disk: Disk, log: list[Operation]) -> Iterator[Crash]:
+    """Everything that may be left at any moment of a log: each tree once for each set of promises."""
+    trees: set[bytes] = set()
+    seen: set[tuple[bytes, int]] = set()
+    for after in range(len(log) + 1):
+        if after and not disk.apply(log[after - 1]):
+            continue
+        for how, digest, tree in disk.left():
+            known = digest, disk.promised
+            if known not in seen:
+                seen.add(known)
+                is_new = digest not in trees
+                trees.add(digest)
+                yield Crash(after, how, tree(), disk.promises, is_new)
