@@ -1,0 +1,262 @@
+"""What is done while the power may fail. A new workload takes ten lines:
+
+    @workload(states=300)                    # the fewest distinct crash states that it has to leave
+    def rename_a_recipe(path: str, told: Told) -> None:
+        "What is proved, in one line."
+        with opened(path) as store:
+            store.rename(RECIPE, "new name")
+            told.stored("a")                 # acknowledged: from here on it must be there, whatever happens
+
+It starts from a durable store that holds `a`, `b` and `c`, or from what `prepare=` made; what is in there counts as
+acknowledged. What it is about to take away it names before (`told.going`), what is gone for good afterwards
+(`told.gone`). It is run again on a part of what crashes left, so it must bear to find its own work done already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.helpers import child, fast_folder, key, object_file, overwrite, put, result
+from kit import FakeEncoder, build, old_store, pictures
+from powercut.checks import STORE
+from powercut.recording import Told, Workload
+
+import casstore
+from casstore.index import migrate
+from casstore.upkeep.restore import restore
+
+SAME = result("the same")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A workload of the table.
+
+    Attributes:
+        run: what is done.
+        prepare: makes the store before; gets the folder that is to hold it.
+        states: the fewest distinct states that it has to leave.
+        syncfs: whether it takes the path with syncfs, or flushes each file by itself.
+        fault: what casstore still does wrong there.
+    """
+
+    run: Workload
+    prepare: Callable[[Path], None]
+    states: int
+    syncfs: bool = True
+    fault: str | None = None
+
+
+WORKLOADS: dict[str, Entry] = {}
+
+
+def store_with_abc(folder: Path) -> None:
+    """A durable store that holds a, b and c."""
+    with casstore.open(folder / STORE, create=True) as store:
+        put(store, "a", "b", "c")
+    (folder / STORE / "ballast").unlink(missing_ok=True)
+
+
+def workload(
+    *, states: int, prepare: Callable[[Path], None] = store_with_abc, syncfs: bool = True, fault: str | None = None
+) -> Callable[[Workload], Workload]:
+    """Enter a function into the table."""
+
+    def enter(run: Workload) -> Workload:
+        WORKLOADS[run.__name__] = Entry(run, prepare, states, syncfs, fault)
+        return run
+
+    return enter
+
+
+def opened(path: str) -> casstore.Store:
+    return casstore.open(path, unsafe_filesystem=True)
+
+
+# -- put -------------------------------------------------------------------------------------------------------------
+
+
+def _puts(path: str, told: Told) -> None:
+    with opened(path) as store:
+        for name in ("one", "two"):
+            put(store, name)
+            told.stored(name)
+    with opened(path) as store:  # the WAL has been folded in, and begins anew
+        put(store, "three")
+        told.stored("three")
+
+
+@workload(states=800)
+def puts(path: str, told: Told) -> None:
+    """Single results, one after the other."""
+    _puts(path, told)
+
+
+@workload(states=1200, syncfs=False)
+def puts_file_by_file(path: str, told: Told) -> None:
+    """The same where there is no syncfs: each file and each folder is flushed by itself."""
+    _puts(path, told)
+
+
+@workload(states=800)
+def batch(path: str, told: Told) -> None:
+    """Groups of results: acknowledged when they are flushed."""
+    with opened(path) as store, store.batch() as group:
+        for first in (0, 6):
+            names = [f"item {number}" for number in range(first, first + 6)]
+            for name in names:
+                group.put(key(name), result(name))
+            group.flush()
+            told.stored(*names)
+
+
+@workload(states=600)
+def dedup_hit(path: str, told: Told) -> None:
+    """Results whose tensors are stored already under other keys: in the same group, and since before."""
+    with opened(path) as store:
+        put(store, one=SAME, two=SAME)
+        told.stored("one", "two", made=SAME)
+        put(store, three=SAME, four=result("a"))
+        told.stored("three", made=SAME)
+        told.stored("four", made=result("a"))
+
+
+@workload(states=1000)
+def two_writers(path: str, told: Told) -> None:
+    """Two processes that store at once, some of it under the same keys, some of it the same tensors."""
+
+    def writer(whose: str) -> None:
+        with opened(path) as store:
+            for number in range(2):
+                own, shared = f"{whose} {number}", f"shared {number}"
+                put(store, own, shared, **{f"{own} same": SAME})
+                told.stored(own, shared)
+                told.stored(f"{own} same", made=SAME)
+
+    with child(lambda _: writer("left")) as left, child(lambda _: writer("right")) as right:
+        left.result(), right.result()
+
+
+# -- healing ---------------------------------------------------------------------------------------------------------
+
+
+def damaged_store(folder: Path) -> None:
+    """a's object has a flipped byte, which was noticed; b's is cut short, c's is gone, which nobody noticed."""
+    store_with_abc(folder)
+    with casstore.open(folder / STORE) as store:
+        files = {name: object_file(store, name) for name in "abc"}
+        overwrite(files["a"], files["a"].read_bytes()[:-1] + b"?")
+        store.verify(deep=True)
+        overwrite(files["b"], files["b"].read_bytes()[:-1])
+        files["c"].unlink()
+
+
+@workload(states=300, prepare=damaged_store)
+def heal(path: str, told: Told) -> None:
+    """Damaged objects are put again: quarantine, another file under the same name, marks taken back."""
+    for name in "abc":
+        with opened(path) as store:
+            put(store, name)
+            told.stored(name)
+
+
+# -- taking away -----------------------------------------------------------------------------------------------------
+
+
+@workload(states=2000)
+def gc(path: str, told: Told) -> None:
+    """Forgetting, condemning and sweeping without grace, beside what stays and what comes back."""
+    with opened(path) as store:
+        put(store, "old", "older")
+        told.stored("old", "older")
+        told.going("old", "older", "a")
+        for name in ("old", "older", "a"):
+            store.forget(key(name)).execute()
+            told.gone(name)
+        store.gc(yes=True, grace_hours=0)
+        told.going("old")
+        put(store, "old")  # swept a moment ago
+        told.stored("old")
+
+
+# -- the index as a whole --------------------------------------------------------------------------------------------
+
+
+def store_of_schema_1(folder: Path) -> None:
+    """The fixture of the first schema."""
+    old_store(folder)
+
+
+@workload(states=600, prepare=store_of_schema_1)
+def upgrade(path: str, told: Told) -> None:
+    """An old store becomes a new one: backup, revisions, stamp."""
+    migrate.upgrade(path, unsafe_filesystem=True)
+
+
+def store_with_backup(folder: Path) -> None:
+    """A backup of a, b and c; since then a was forgotten, and d has come."""
+    store_with_abc(folder)
+    with casstore.open(folder / STORE) as store:
+        store._handle.backup_if_due()
+        store.forget(key("a")).execute()
+        put(store, "d")
+
+
+def store_with_backup_and_gc(folder: Path) -> None:
+    """The same, and a's object was swept."""
+    store_with_backup(folder)
+    with casstore.open(folder / STORE) as store:
+        store.gc(yes=True, grace_hours=0)
+    (folder / STORE / "ballast").unlink(missing_ok=True)
+
+
+def _restore(path: str, told: Told) -> None:
+    told.going("d")
+    oldest = min(os.listdir(Path(path, "backups")))
+    restore(path, str(Path(path, "backups", oldest)), yes=True, unsafe_filesystem=True)
+    told.gone("d")
+
+
+@workload(states=1000, prepare=store_with_backup)
+def restore_a_backup(path: str, told: Told) -> None:
+    """The index of then takes the place of today's; what came since is forgotten."""
+    _restore(path, told)
+
+
+@workload(
+    states=1000,
+    prepare=store_with_backup_and_gc,
+    fault="restore commits the index before it has marked what has no file (upkeep/restore.py)",
+)
+def restore_a_backup_after_gc(path: str, told: Told) -> None:
+    """The same where files of then are gone by now: their objects are marked as damaged."""
+    _restore(path, told)
+
+
+_HELD = """
+SELECT lower(hex(h.digest)), lower(hex(o.digest)) FROM variants v
+  JOIN hashes h ON h.id = v.hash_id JOIN variant_parts p ON p.variant_id = v.id JOIN objects o ON o.id = p.object_id
+"""
+
+
+@workload(states=1000)
+def build_and_backup(path: str, told: Told) -> None:
+    """A build of pictures, after which the index is saved."""
+    with fast_folder() as photos, opened(path) as store:
+        pictures(photos, 3)
+        report = build(store, photos, FakeEncoder())
+        assert report.encoded + report.hits == 3
+        for content, name in store.sql(_HELD).rows:
+            told.holds(content, name)
+        assert os.listdir(Path(path, "backups")) or not report.encoded
+
+
+@workload(states=3000, prepare=lambda folder: None)
+def create(path: str, told: Told) -> None:
+    """A new store, and the first put."""
+    with casstore.open(path, create=True, unsafe_filesystem=True) as store:
+        put(store, "first")
+        told.stored("first")
