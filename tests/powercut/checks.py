@@ -73,6 +73,7 @@ class Checker:
         self._indexes: dict[tuple[bytes, ...], Facts] = {}
         facts = self.facts(start)
         self._spoilt = frozenset([*self._wrong_objects(start), *self._broken_references(start, facts)])
+        self._index_is_spoilt = bool(facts.problems)
         spoilt = self._objects_of(self._spoilt)
         held = {content: parts[0].object for content, parts in facts.variants.items()}
         self.promised: Promises = {content: name for content, name in held.items() if name not in spoilt}
@@ -83,7 +84,12 @@ class Checker:
         if not any(path == STORE for path in tree):
             return ["the store is gone"] if promises else []
         facts = self.facts(tree)
-        found = [*facts.problems, *self._wrong_objects(tree), *self._broken_references(tree, facts)]
+        excused = self._index_is_spoilt and not promises
+        found = [
+            *([] if excused else facts.problems),
+            *self._wrong_objects(tree),
+            *self._broken_references(tree, facts),
+        ]
         promised = set(promises.values())
         found = [problem for problem in found
                  if problem not in self._spoilt or not promised.isdisjoint(self._objects_of([problem]))]  # fmt: skip
@@ -96,6 +102,10 @@ class Checker:
         found += [f"a backup isn't sound: {path}" for path, content in tree.items()
                   if content and _BACKUP.fullmatch(path) and not self._is_sound(content)]  # fmt: skip
         return found
+
+    def is_readable(self, tree: Tree) -> bool:
+        """Whether the index is a database."""
+        return not self.facts(tree).problems
 
     def excused(self, tree: Tree, promises: Promises) -> set[str]:
         """Objects that may be damaged: those that are marked so, and those that the disk had spoilt at the start."""

@@ -6,19 +6,21 @@ promises:
 - a file's content is durable once the file was fsynced, or everything (syncfs) was; its name by that is not;
 - a folder's names are durable once the folder was fsynced, or everything was; each end of a rename belongs to its own
   folder;
-- without that, names: model A, all are there; model B, none are; and each folder for itself, alone there or alone lost;
+- without that, names: model A, all are there; model B, none are; each folder for itself, alone there or alone lost; and
+  only the last change of each folder, for file systems that don't keep their order;
 - and content: all there; all lost; the last write torn; the size without the bytes; every second write lost; only the
   last write there; and each of the last files for itself, alone there or alone lost.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import xxhash
 
@@ -98,9 +100,9 @@ FATES: dict[str, Callable[[list[Change]], list[Change]]] = {
     "lost": lambda changes: [],
     "torn": _torn,
     "holes": lambda changes: changes[1::2],
-    "only the last write": lambda changes: changes[-1:],
+    "only the last": lambda changes: changes[-1:],
 }
-ZEROS = "zeros"
+ZEROS, LAST = "zeros", "only the last"
 
 
 @dataclass(slots=True, eq=False)
@@ -147,9 +149,21 @@ class _Folder:
         _rename(self.now, name, node)
 
     def flush(self, before: int) -> None:
+        """Make durable what was done before a moment."""
         while self.pending and self.pending[0][0] < before:
             _, name, node = self.pending.pop(0)
             _rename(self.durable, name, node)
+
+    def names(self, fate: str) -> dict[str, _Node]:
+        """What is in it if its changes meet this fate."""
+        if fate == "kept":
+            return self.now
+        found = dict(self.durable)
+        if fate == LAST:
+            for when, name, node in self.pending:
+                if when == self.pending[-1][0]:  # a rename within a folder is one change
+                    _rename(found, name, node)
+        return found
 
 
 _Node = _File | _Folder
@@ -190,7 +204,7 @@ class Disk:
         self.promised = 0  # how often the promises have changed
         self._dirty: dict[_Node, None] = {}  # in the order of their last change
         self._flushing: dict[str, int] = {}
-        self._paths: dict[frozenset[_Node], _Paths] = {}
+        self._paths: dict[frozenset[tuple[_Folder, str]], _Paths] = {}
         self._when = 0
 
     def _take(self, path: str) -> _Node:
@@ -204,7 +218,7 @@ class Disk:
 
     def tree(self) -> Tree:
         """All that is there now."""
-        return _Paths(self.top, frozenset()).tree({})
+        return _Paths(self.top, {}).tree({})
 
     def apply(self, operation: Operation) -> bool:
         """Do one operation; whether something else may be left now than before."""
@@ -286,72 +300,62 @@ class Disk:
         """(in words, digest, the tree) of what may be left now; the same may come more than once."""
         files = [node for node in self._dirty if isinstance(node, _File)]
         folders = [node for node in self._dirty if isinstance(node, _Folder)]
-        seen: set[tuple[frozenset[_Node], tuple[tuple[_File, str], ...]]] = set()
-        for names, lost, contents in _choices(files, folders):
-            paths = self._paths.get(lost)
+        some = _fates(files, ("kept", "lost"))
+        all_ = some + _fates(files, ("torn", ZEROS, "holes", LAST)) + _one_by_one(files)
+        for how, of_folders in _fates(folders, ("kept", "lost", LAST)) + _one_by_one(folders):
+            known = frozenset(of_folders.items())
+            paths = self._paths.get(known)
             if paths is None:
-                paths = self._paths[lost] = _Paths(self.top, lost)
-            for content, fates in contents:
-                chosen = lost, tuple(sorted(fates.items(), key=lambda pair: id(pair[0])))
-                if chosen not in seen:
-                    seen.add(chosen)
-                    yield f"names {names}, content {content}", paths.digest(fates), lambda p=paths, f=fates: p.tree(f)  # type: ignore[misc]
+                paths = self._paths[known] = _Paths(self.top, of_folders)
+            for what, of_files in all_ if how in ("kept", "lost") else some:
+                digest = paths.digest(of_files)
+                yield f"names {how}, content {what}", digest, functools.partial(paths.tree, of_files)
 
 
-Fates = dict[_File, str]
+_N = TypeVar("_N", _File, _Folder)
+Choices = list[tuple[str, dict[_N, str]]]
+"""[(in words, the fate of each)]"""
 
 
-def _choices(
-    files: list[_File], folders: list[_Folder]
-) -> Iterator[tuple[str, frozenset[_Node], list[tuple[str, Fates]]]]:
-    """(in words, the folders that lose their changes, [(in words, the fate of each file)])."""
+def _fates(nodes: list[_N], fates: tuple[str, ...]) -> Choices[_N]:
+    """All meet the same fate."""
+    return [(fate, dict.fromkeys(nodes, fate)) for fate in (fates if nodes else fates[:1])]
 
-    def all_of(fate: str) -> tuple[str, Fates]:
-        return fate, dict.fromkeys(files, fate)
 
-    simple = [all_of("kept"), all_of("lost")] if files else [all_of("kept")]
-    thorough = list(simple)
-    if files:
-        thorough += [all_of(fate) for fate in ("torn", ZEROS, "holes", "only the last write")]
-    if len(files) > 1:
-        for number, file in enumerate(files[-RECENT:]):
-            thorough.append((f"of file {number} lost", {**dict.fromkeys(files, "kept"), file: "lost"}))
-            thorough.append((f"of all but file {number} lost", {**dict.fromkeys(files, "lost"), file: "kept"}))
-    nothing: frozenset[_Node] = frozenset()
-    everything: frozenset[_Node] = frozenset(folders)
-    yield "kept", nothing, thorough
-    if folders:
-        yield "lost", everything, thorough
-    if len(folders) > 1:
-        for number, folder in enumerate(folders[-RECENT:]):
-            yield f"of folder {number} lost", frozenset([folder]), simple
-            yield f"of all but folder {number} lost", everything - {folder}, simple
+def _one_by_one(nodes: list[_N]) -> Choices[_N]:
+    """One of the last loses its changes, or all others do."""
+    found: Choices[_N] = []
+    for node in nodes[-RECENT:] if len(nodes) > 1 else []:
+        number = nodes.index(node)
+        found.append((f"of number {number} lost", {**dict.fromkeys(nodes, "kept"), node: "lost"}))
+        found.append((f"of all but number {number} lost", {**dict.fromkeys(nodes, "lost"), node: "kept"}))
+    return found
 
 
 class _Paths:
-    """All paths, if these folders lose their changes."""
+    """All paths, if the changes of folders meet these fates."""
 
-    def __init__(self, top: _Node, lost: frozenset[_Node]) -> None:
+    def __init__(self, top: _Node, fates: dict[_Folder, str]) -> None:
         self._files: list[tuple[str, _File]] = []
         self._folders: list[str] = []
-        self._walk("", top, lost)
+        self._walk("", top, fates)
         self._names = xxhash.xxh3_128_digest(json.dumps([self._folders, [path for path, _ in self._files]]).encode())
 
-    def _walk(self, path: str, node: _Node, lost: frozenset[_Node]) -> None:
+    def _walk(self, path: str, node: _Node, fates: dict[_Folder, str]) -> None:
         if isinstance(node, _File):
             self._files.append((path, node))
             return
         if path:
             self._folders.append(path)
-        names = node.durable if node in lost else node.now
+        names = node.names(fates.get(node, "kept"))
         for name in sorted(names):
-            self._walk(f"{path}/{name}" if path else name, names[name], lost)
+            self._walk(f"{path}/{name}" if path else name, names[name], fates)
 
-    def digest(self, fates: Fates) -> bytes:
+    def digest(self, fates: dict[_File, str]) -> bytes:
         digests = [file.content(fates.get(file, "kept")).digest for _, file in self._files]
         return xxhash.xxh3_128_digest(self._names + b"".join(digests))
 
-    def tree(self, fates: Fates) -> Tree:
+    def tree(self, fates: dict[_File, str]) -> Tree:
         found: dict[str, Content | None] = dict.fromkeys(self._folders)
         return found | {path: file.content(fates.get(file, "kept")) for path, file in self._files}
 

@@ -68,7 +68,7 @@ def reopen(crash: Crash, entry: Entry, checker: Checker) -> list[str]:
     with fast_folder() as place:
         write_tree(crash.tree, place)
         path = place / STORE
-        if path.exists():
+        if path.exists() and checker.is_readable(crash.tree):
             migrate.upgrade(str(path))
             excused = checker.excused(crash.tree, crash.promises)
             with casstore.open(path) as store:

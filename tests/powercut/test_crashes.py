@@ -85,6 +85,13 @@ def test_each_end_of_a_rename_belongs_to_its_folder(top: int, left: Left) -> Non
     assert {tuple(sorted(tree)) for tree in states} == {("b", "f"), ("a", "b", "f")}
 
 
+def test_a_folder_may_keep_a_later_change_and_lose_an_earlier_one(top: int, left: Left) -> None:
+    """Not every file system keeps their order."""
+    start = [["create", top, "old", OTHER], ["fsync", top]]
+    states = left(*start, ["unlink", top, "old"], ["create", top, "new", FILE])
+    assert {tuple(sorted(tree)) for tree in states} == {("old",), ("new",), ("new", "old")}
+
+
 def test_a_folder_that_is_lost_takes_along_what_is_in_it(top: int, left: Left) -> None:
     """Flushing a new folder isn't enough: its name stands in the one above."""
     states = left(["mkdir", top, "f", FOLDER], ["create", FOLDER, "a", FILE], ["fsync", FOLDER], ["fsync", FILE])

@@ -19,16 +19,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.helpers import child, fast_folder, key, object_file, overwrite, put, result
+from core.helpers import Child, child, fast_folder, key, object_file, overwrite, put, result
 from kit import FakeEncoder, build, old_store, pictures
 from powercut.checks import STORE
-from powercut.recording import Told, Workload
+from powercut.recording import Told, Workload, object_of
 
 import casstore
 from casstore.index import migrate
 from casstore.upkeep.restore import restore
 
 SAME = result("the same")
+LARGE = result("large", 20_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ def _puts(path: str, told: Told) -> None:
             put(store, name)
             told.stored(name)
     with opened(path) as store:  # the WAL has been folded in, and begins anew
-        put(store, "three")
-        told.stored("three")
+        put(store, large=LARGE)
+        told.stored("large", made=LARGE)
 
 
 @workload(states=800)
@@ -182,6 +183,36 @@ def gc(path: str, told: Told) -> None:
         told.stored("old")
 
 
+def store_after_a_crash(folder: Path) -> None:
+    """Left behind by a process that died: a WAL that isn't folded in, a temp, an object without a row."""
+    store_with_abc(folder)
+
+    def work(me: Child) -> None:
+        with casstore.open(folder / STORE) as store:
+            put(store, "d")
+            data = object_file(store, "d").read_bytes()
+            store.forget(key("d")).execute()
+            store.gc(yes=True, grace_hours=0)
+            temp = Path(store._handle.new_temp())
+            temp.write_bytes(data)
+            os.link(temp, folder / STORE / "objects" / object_of("d")[:2] / f"{object_of('d')}.cso")
+            me.say("done")
+            me.hear()  # and is killed
+
+    with child(work) as found:
+        found.hear()
+    (folder / STORE / "ballast").unlink(missing_ok=True)
+
+
+@workload(states=500, prepare=store_after_a_crash)
+def after_a_crash(path: str, told: Told) -> None:
+    """Going on where a process died, and tidying up behind it."""
+    with opened(path) as store:
+        put(store, "d", "e")
+        told.stored("d", "e")
+        store.gc(yes=True, grace_hours=0)
+
+
 # -- the index as a whole --------------------------------------------------------------------------------------------
 
 
@@ -234,6 +265,26 @@ def restore_a_backup(path: str, told: Told) -> None:
 def restore_a_backup_after_gc(path: str, told: Told) -> None:
     """The same where files of then are gone by now: their objects are marked as damaged."""
     _restore(path, told)
+
+
+def store_with_a_broken_index(folder: Path) -> None:
+    """A backup of a, b and c, and an index that is no database any more, with a WAL beside it."""
+    store_after_a_crash(folder)
+    with casstore.open(folder / STORE) as store:
+        store._handle.backup_if_due()
+    store_after_a_crash(folder)
+    (folder / STORE / "index.sqlite").write_bytes(b"no database" * 1000)
+
+
+@workload(states=300, prepare=store_with_a_broken_index)
+def restore_over_a_broken_index(path: str, told: Told) -> None:
+    """Where there is no database to write into, the backup takes its place."""
+    oldest = min(name for name in os.listdir(Path(path, "backups")) if name.startswith("index-"))
+    restore(path, str(Path(path, "backups", oldest)), yes=True, unsafe_filesystem=True)
+    told.stored("a", "b", "c")
+    with opened(path) as store:
+        put(store, "f")
+        told.stored("f")
 
 
 _HELD = """
