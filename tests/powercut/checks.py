@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import blake3
 from kit import ROOT
-from powercut.crashes import Content, Promises, Tree
+from powercut.crashes import Promises, Tree
+from powercut.nodes import Content
 
 STORE = "store"  # the name of the store in the top folder
 APPLICATION_ID = 0x63617373

@@ -18,28 +18,17 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import xxhash
+from powercut.nodes import LAST, ZEROS, Change, Content, File, Folder, Node
 
 RECENT = 4  # so many files, and folders, that were changed last are also lost, and kept, alone
-SECTOR = 512
 Operation = list[Any]
 Promises = Mapping[str, str | None]
 """{content: object, or None if it must be gone}, of what was acknowledged."""
-
-
-class Content(NamedTuple):
-    """The bytes of a file, and a digest to tell them by."""
-
-    data: bytes
-    digest: bytes
-
-    @classmethod
-    def of(cls, data: bytes) -> Content:
-        return cls(data, xxhash.xxh3_128_digest(data))
 
 
 Tree = Mapping[str, Content | None]
@@ -65,117 +54,6 @@ class Crash:
     is_new: bool
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
-
-Write = tuple[int, bytes]
-Change = Write | int
-"""(offset, bytes), or a size to cut or grow to."""
-
-
-def _apply(data: bytes, changes: list[Change]) -> bytes:
-    if not changes:
-        return data
-    found = bytearray(data)
-    for change in changes:
-        end = change if isinstance(change, int) else change[0] + len(change[1])
-        if end > len(found):
-            found.extend(bytes(end - len(found)))
-        if isinstance(change, int):
-            del found[change:]
-        else:
-            found[change[0] : end] = change[1]
-    return bytes(found)
-
-
-def _torn(changes: list[Change]) -> list[Change]:
-    *before, last = changes
-    if isinstance(last, int):
-        return before
-    half = max(len(last[1]) // 2 // SECTOR * SECTOR, min(len(last[1]) // 2, SECTOR))
-    return [*before, (last[0], last[1][:half])]
-
-
-FATES: dict[str, Callable[[list[Change]], list[Change]]] = {
-    "kept": lambda changes: changes,
-    "lost": lambda changes: [],
-    "torn": _torn,
-    "holes": lambda changes: changes[1::2],
-    "only the last": lambda changes: changes[-1:],
-}
-ZEROS, LAST = "zeros", "only the last"
-
-
-@dataclass(slots=True, eq=False)
-class _File:
-    durable: bytes
-    pending: list[tuple[int, Change]] = field(default_factory=list)  # (when, what)
-    _known: dict[str, Content] = field(default_factory=dict)
-
-    def change(self, when: int, change: Change) -> None:
-        self.pending.append((when, change))
-        self._known.clear()
-
-    def flush(self, before: int) -> None:
-        """Make durable what was done before a moment."""
-        done = [change for when, change in self.pending if when < before]
-        self.durable = _apply(self.durable, done)
-        self.pending = self.pending[len(done) :]
-        self._known.clear()
-
-    def content(self, fate: str) -> Content:
-        found = self._known.get(fate)
-        if found is None:
-            changes = [change for _, change in self.pending]
-            if fate == ZEROS:
-                size = len(_apply(self.durable, changes))
-                found = Content.of(self.durable[:size].ljust(size, b"\0"))
-            else:
-                found = Content.of(_apply(self.durable, FATES[fate](changes) if changes else []))
-            self._known[fate] = found
-        return found
-
-
-# -- folders ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class _Folder:
-    durable: dict[str, _Node] = field(default_factory=dict)
-    now: dict[str, _Node] = field(default_factory=dict)
-    pending: list[tuple[int, str, _Node | None]] = field(default_factory=list)
-
-    def change(self, when: int, name: str, node: _Node | None) -> None:
-        self.pending.append((when, name, node))
-        _rename(self.now, name, node)
-
-    def flush(self, before: int) -> None:
-        """Make durable what was done before a moment."""
-        while self.pending and self.pending[0][0] < before:
-            _, name, node = self.pending.pop(0)
-            _rename(self.durable, name, node)
-
-    def names(self, fate: str) -> dict[str, _Node]:
-        """What is in it if its changes meet this fate."""
-        if fate == "kept":
-            return self.now
-        found = dict(self.durable)
-        if fate == LAST:
-            for when, name, node in self.pending:
-                if when == self.pending[-1][0]:  # a rename within a folder is one change
-                    _rename(found, name, node)
-        return found
-
-
-_Node = _File | _Folder
-
-
-def _rename(names: dict[str, _Node], name: str, node: _Node | None) -> None:
-    if node is None:
-        names.pop(name, None)
-    else:
-        names[name] = node
-
-
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
@@ -197,23 +75,23 @@ class Disk:
 
     def __init__(self, top: Path) -> None:
         """Take over what is in a folder; all of it is durable."""
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, Node] = {}
         self.top = self._take(str(top))
-        assert isinstance(self.top, _Folder)
+        assert isinstance(self.top, Folder)
         self.promises: Promises = {}
         self.promised = 0  # how often the promises have changed
-        self._dirty: dict[_Node, None] = {}  # in the order of their last change
+        self._dirty: dict[Node, None] = {}  # in the order of their last change
         self._flushing: dict[str, int] = {}
-        self._paths: dict[frozenset[tuple[_Folder, str]], _Paths] = {}
+        self._paths: dict[frozenset[tuple[Folder, str]], _Paths] = {}
         self._when = 0
 
-    def _take(self, path: str) -> _Node:
+    def _take(self, path: str) -> Node:
         if os.path.isdir(path):
             entries = {name: self._take(os.path.join(path, name)) for name in sorted(os.listdir(path))}
-            node: _Node = _Folder(entries, dict(entries))
+            node: Node = Folder(entries, dict(entries))
         else:
             with open(path, "rb") as stream:
-                node = _File(stream.read())
+                node = File(stream.read())
         return self._nodes.setdefault(os.stat(path).st_ino, node)  # a file may have two names
 
     def tree(self) -> Tree:
@@ -240,7 +118,7 @@ class Disk:
             self._name(rest[0], rest[1], None)
         else:
             if what != "link":
-                self._nodes[rest[2]] = _File(b"") if what == "create" else _Folder()
+                self._nodes[rest[2]] = File(b"") if what == "create" else Folder()
             self._name(rest[0], rest[1], self._nodes[rest[2]])
         return True
 
@@ -267,39 +145,39 @@ class Disk:
 
     def _change(self, file: int, change: Change) -> None:
         node = self._nodes[file]
-        assert isinstance(node, _File)
+        assert isinstance(node, File)
         node.change(self._when, change)
         self._touch(node)
 
-    def _name(self, folder: int, name: str, node: _Node | None) -> None:
+    def _name(self, folder: int, name: str, node: Node | None) -> None:
         found = self._folder(folder)
         found.change(self._when, name, node)
         self._touch(found)
         self._paths.clear()
 
-    def _folder(self, inode: int) -> _Folder:
+    def _folder(self, inode: int) -> Folder:
         node = self._nodes[inode]
-        assert isinstance(node, _Folder)
+        assert isinstance(node, Folder)
         return node
 
-    def _touch(self, node: _Node) -> None:
+    def _touch(self, node: Node) -> None:
         self._dirty.pop(node, None)
         self._dirty[node] = None
 
-    def _flush(self, nodes: list[_Node], before: int) -> None:
+    def _flush(self, nodes: list[Node], before: int) -> None:
         for node in nodes:
             node.flush(before)
             if not node.pending:
                 self._dirty.pop(node, None)
-            if isinstance(node, _Folder):
+            if isinstance(node, Folder):
                 self._paths.clear()
 
     # -- what may be left ------------------------------------------------------------------------------------------
 
     def left(self) -> Iterator[tuple[str, bytes, Callable[[], Tree]]]:
         """(in words, digest, the tree) of what may be left now; the same may come more than once."""
-        files = [node for node in self._dirty if isinstance(node, _File)]
-        folders = [node for node in self._dirty if isinstance(node, _Folder)]
+        files = [node for node in self._dirty if isinstance(node, File)]
+        folders = [node for node in self._dirty if isinstance(node, Folder)]
         some = _fates(files, ("kept", "lost"))
         all_ = some + _fates(files, ("torn", ZEROS, "holes", LAST)) + _one_by_one(files)
         for how, of_folders in _fates(folders, ("kept", "lost", LAST)) + _one_by_one(folders):
@@ -312,7 +190,7 @@ class Disk:
                 yield f"names {how}, content {what}", digest, functools.partial(paths.tree, of_files)
 
 
-_N = TypeVar("_N", _File, _Folder)
+_N = TypeVar("_N", File, Folder)
 Choices = list[tuple[str, dict[_N, str]]]
 """[(in words, the fate of each)]"""
 
@@ -335,14 +213,14 @@ def _one_by_one(nodes: list[_N]) -> Choices[_N]:
 class _Paths:
     """All paths, if the changes of folders meet these fates."""
 
-    def __init__(self, top: _Node, fates: dict[_Folder, str]) -> None:
-        self._files: list[tuple[str, _File]] = []
+    def __init__(self, top: Node, fates: dict[Folder, str]) -> None:
+        self._files: list[tuple[str, File]] = []
         self._folders: list[str] = []
         self._walk("", top, fates)
         self._names = xxhash.xxh3_128_digest(json.dumps([self._folders, [path for path, _ in self._files]]).encode())
 
-    def _walk(self, path: str, node: _Node, fates: dict[_Folder, str]) -> None:
-        if isinstance(node, _File):
+    def _walk(self, path: str, node: Node, fates: dict[Folder, str]) -> None:
+        if isinstance(node, File):
             self._files.append((path, node))
             return
         if path:
@@ -351,11 +229,11 @@ class _Paths:
         for name in sorted(names):
             self._walk(f"{path}/{name}" if path else name, names[name], fates)
 
-    def digest(self, fates: dict[_File, str]) -> bytes:
+    def digest(self, fates: dict[File, str]) -> bytes:
         digests = [file.content(fates.get(file, "kept")).digest for _, file in self._files]
         return xxhash.xxh3_128_digest(self._names + b"".join(digests))
 
-    def tree(self, fates: dict[_File, str]) -> Tree:
+    def tree(self, fates: dict[File, str]) -> Tree:
         found: dict[str, Content | None] = dict.fromkeys(self._folders)
         return found | {path: file.content(fates.get(file, "kept")) for path, file in self._files}
 

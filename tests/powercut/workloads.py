@@ -29,7 +29,7 @@ from casstore.index import migrate
 from casstore.upkeep.restore import restore
 
 SAME = result("the same")
-LARGE = result("large", 20_000)
+LARGE = result("large", 6_000)
 
 
 @dataclass(frozen=True, slots=True)
