@@ -20,7 +20,7 @@ from kit import ROOT
 from powercut.crashes import Promises, Tree
 from powercut.nodes import Content
 
-STORE = "store"  # the name of the store in the top folder
+STORE = "caches/store"  # where the store is below the top folder; not in it, so that a new store needs a new folder
 APPLICATION_ID = 0x63617373
 _OBJECT = re.compile(rf"{STORE}/objects/([0-9a-f]{{2}})/([0-9a-f]{{64}})\.cso")
 _BACKUP = re.compile(rf"{STORE}/backups/index-\d+-[^/]*\.sqlite")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,15 @@ def test_whatever_a_crash_leaves_is_sound_and_has_what_was_acknowledged(
     assert found.violations == []
     assert found.states >= WORKLOADS[name].states
     assert found.reopened >= REOPENED
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name, entry in WORKLOADS.items() if not entry.fault])
+def test_the_same_holds_with_the_other_way_of_flushing(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Each workload once more: file by file where it took the path with syncfs, and the reverse."""
+    entry = replace(WORKLOADS[name], syncfs=not WORKLOADS[name].syncfs)
+    found = replay(tmp_path, entry)
+    record_property("figure", f"powercut: {name}, flushed the other way: {found.states} distinct crash states")
+    assert found.violations == []

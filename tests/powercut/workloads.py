@@ -218,7 +218,7 @@ def after_a_crash(path: str, told: Told) -> None:
 
 def store_of_schema_1(folder: Path) -> None:
     """The fixture of the first schema."""
-    old_store(folder)
+    old_store(folder / os.path.dirname(STORE))
 
 
 @workload(states=600, prepare=store_of_schema_1)
@@ -305,9 +305,39 @@ def build_and_backup(path: str, told: Told) -> None:
         assert os.listdir(Path(path, "backups")) or not report.encoded
 
 
-@workload(states=3000, prepare=lambda folder: None)
-def create(path: str, told: Told) -> None:
-    """A new store, and the first put."""
+def nothing(folder: Path) -> None:
+    """An empty disk."""
+
+
+def an_empty_folder(folder: Path) -> None:
+    """Only the folder that the store is to be made in."""
+    (folder / STORE).parent.mkdir()
+
+
+def _create(path: str, told: Told) -> None:
     with casstore.open(path, create=True, unsafe_filesystem=True) as store:
         put(store, "first")
         told.stored("first")
+
+
+@workload(states=3000, prepare=nothing)
+def create(path: str, told: Told) -> None:
+    """A new store in a new folder, and the first put."""
+    _create(path, told)
+
+
+@workload(states=3000, prepare=an_empty_folder, syncfs=False)
+def create_file_by_file(path: str, told: Told) -> None:
+    """A new store where there is no syncfs."""
+    _create(path, told)
+
+
+@workload(
+    states=3000,
+    prepare=nothing,
+    syncfs=False,
+    fault="a new store's new parent folders aren't flushed (core/initialize.py, makedirs)",
+)
+def create_in_a_new_folder_file_by_file(path: str, told: Told) -> None:
+    """A new store in a new folder where there is no syncfs."""
+    _create(path, told)
