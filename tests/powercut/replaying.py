@@ -15,7 +15,7 @@ from powercut.workloads import Entry
 import casstore
 from casstore.index import migrate
 
-REOPENED = 12  # so many states of the fewest that a workload leaves are opened by casstore itself
+REOPENED = 8  # so many states of the fewest that a workload leaves are opened by casstore itself
 ENOUGH = 3  # violations, after which no others are looked for
 
 

@@ -90,19 +90,19 @@ def _puts(path: str, told: Told) -> None:
         told.stored("large", made=LARGE)
 
 
-@workload(states=800)
+@workload(states=900)
 def puts(path: str, told: Told) -> None:
     """Single results, one after the other."""
     _puts(path, told)
 
 
-@workload(states=1200, syncfs=False)
+@workload(states=1400, syncfs=False)
 def puts_file_by_file(path: str, told: Told) -> None:
     """The same where there is no syncfs: each file and each folder is flushed by itself."""
     _puts(path, told)
 
 
-@workload(states=800)
+@workload(states=900)
 def batch(path: str, told: Told) -> None:
     """Groups of results: acknowledged when they are flushed."""
     with opened(path) as store, store.batch() as group:
@@ -125,7 +125,7 @@ def dedup_hit(path: str, told: Told) -> None:
         told.stored("four", made=result("a"))
 
 
-@workload(states=1000)
+@workload(states=1100)
 def two_writers(path: str, told: Told) -> None:
     """Two processes that store at once, some of it under the same keys, some of it the same tensors."""
 
@@ -167,7 +167,7 @@ def heal(path: str, told: Told) -> None:
 # -- taking away -----------------------------------------------------------------------------------------------------
 
 
-@workload(states=2000)
+@workload(states=2400)
 def gc(path: str, told: Told) -> None:
     """Forgetting, condemning and sweeping without grace, beside what stays and what comes back."""
     with opened(path) as store:
@@ -204,7 +204,7 @@ def store_after_a_crash(folder: Path) -> None:
     (folder / STORE / "ballast").unlink(missing_ok=True)
 
 
-@workload(states=500, prepare=store_after_a_crash)
+@workload(states=600, prepare=store_after_a_crash)
 def after_a_crash(path: str, told: Told) -> None:
     """Going on where a process died, and tidying up behind it."""
     with opened(path) as store:
@@ -251,7 +251,7 @@ def _restore(path: str, told: Told) -> None:
     told.gone("d")
 
 
-@workload(states=1000, prepare=store_with_backup)
+@workload(states=1100, prepare=store_with_backup)
 def restore_a_backup(path: str, told: Told) -> None:
     """The index of then takes the place of today's; what came since is forgotten."""
     _restore(path, told)
@@ -276,7 +276,7 @@ def store_with_a_broken_index(folder: Path) -> None:
     (folder / STORE / "index.sqlite").write_bytes(b"no database" * 1000)
 
 
-@workload(states=300, prepare=store_with_a_broken_index)
+@workload(states=550, prepare=store_with_a_broken_index)
 def restore_over_a_broken_index(path: str, told: Told) -> None:
     """Where there is no database to write into, the backup takes its place."""
     oldest = min(name for name in os.listdir(Path(path, "backups")) if name.startswith("index-"))
@@ -293,7 +293,7 @@ SELECT lower(hex(h.digest)), lower(hex(o.digest)) FROM variants v
 """
 
 
-@workload(states=1000)
+@workload(states=1100)
 def build_and_backup(path: str, told: Told) -> None:
     """A build of pictures, after which the index is saved."""
     with fast_folder() as photos, opened(path) as store:
@@ -326,7 +326,7 @@ def create(path: str, told: Told) -> None:
     _create(path, told)
 
 
-@workload(states=3000, prepare=an_empty_folder, syncfs=False)
+@workload(states=3500, prepare=an_empty_folder, syncfs=False)
 def create_file_by_file(path: str, told: Told) -> None:
     """A new store where there is no syncfs."""
     _create(path, told)
