@@ -26,6 +26,7 @@ import xxhash
 from powercut.nodes import LAST, ZEROS, Change, Content, File, Folder, Node
 
 RECENT = 4  # so many files, and folders, that were changed last are also lost, and kept, alone
+BEGINS = ["mark", "begins|"]
 Operation = list[Any]
 Promises = Mapping[str, str | None]
 """{content: object, or None if it must be gone}, of what was acknowledged."""
@@ -124,6 +125,8 @@ class Disk:
 
     def _note(self, text: str) -> bool:
         kind, first, *more = text.split("|")
+        if kind == "begins":
+            return False
         if kind == "syncfs":  # what was done before it began is durable when it has ended
             if more == ["begins"]:
                 self._flushing[first] = self._when
@@ -239,11 +242,16 @@ class _Paths:
 
 
 def crashes(disk: Disk, log: list[Operation]) -> Iterator[Crash]:
-    """Everything that may be left at any moment of a log: each tree once for each set of promises."""
+    """Everything that may be left at any moment of a log: each tree once for each set of promises.
+
+    Where the log has a mark "begins", only what may be left from the last one on.
+    """
     trees: set[bytes] = set()
     seen: set[tuple[bytes, int]] = set()
+    begin = max((number for number, operation in enumerate(log) if operation == BEGINS), default=0)
     for after in range(len(log) + 1):
-        if after and not disk.apply(log[after - 1]):
+        changed = disk.apply(log[after - 1]) if after else True
+        if after < begin or not (changed or after == begin):
             continue
         for how, digest, tree in disk.left():
             known = digest, disk.promised

@@ -67,6 +67,10 @@ class Told:
         for name in names:
             self._mark("gone", content_of(name))
 
+    def begins(self) -> None:
+        """What a crash before this may leave is of no interest."""
+        self._mark("begins", "")
+
     def watch_syncfs(self) -> None:
         """Leave a mark before and after each syncfs: the kernel doesn't tell a FUSE file system of them."""
         flush = fsio.flush_filesystem

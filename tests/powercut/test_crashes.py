@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from powercut.crashes import Disk, Operation, crashes
+from powercut.crashes import BEGINS, Disk, Operation, crashes
 
 FILE, OTHER, FOLDER = -1, -2, -3
 WRITE = ["write", FILE, 0, b"12345678"]
@@ -110,3 +110,10 @@ def test_promises_are_those_made_before_the_crash(top: int, tmp_path: Path) -> N
         {"y": "2", "x": None},
     ]
     assert [crash.is_new for crash in found] == [True, False, False, False, False]
+
+
+def test_only_what_comes_after_the_last_beginning_is_asked_for(top: int, tmp_path: Path) -> None:
+    """What was done before it is there, and may still be lost."""
+    log = [["create", top, "a", FILE], BEGINS, ["fsync", top]]
+    trees = [set(crash.tree) for crash in crashes(Disk(tmp_path), log)]
+    assert trees == [{"a"}, set()]
