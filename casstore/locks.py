@@ -64,17 +64,21 @@ class FileLock:
                 raise fsio.typed(error, "lock", self.path) from error
             try:
                 fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                ours = self._still_named(descriptor)
             except BlockingIOError:
-                os.close(descriptor)
+                _close(descriptor)
                 return False
+            except OSError as error:
+                _close(descriptor)
+                raise fsio.typed(error, "lock", self.path) from error
             except BaseException:
-                os.close(descriptor)
+                _close(descriptor)
                 raise
-            if self._still_named(descriptor):
+            if ours:
                 self._descriptor, self._pid = descriptor, os.getpid()
                 _held.add(self)
                 return True
-            os.close(descriptor)  # somebody removed the file between our open and our lock
+            _close(descriptor)  # somebody removed the file between our open and our lock
 
     def acquire(
         self, seconds: float, *, shared: bool = False, on_busy: Callable[[], StoreBusyError] | None = None
@@ -119,16 +123,23 @@ class FileLock:
             if os.getpid() == self._pid:
                 if self._noted:
                     self._noted = False
-                    os.ftruncate(descriptor, 0)
+                    with contextlib.suppress(OSError):  # a note that stays says too much, but holds nobody up
+                        os.ftruncate(descriptor, 0)
                 # Closing alone isn't enough: a child that was forked at an unlucky moment may hold a copy.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+            _close(descriptor)
 
     def _still_named(self, descriptor: int) -> bool:
         with contextlib.suppress(FileNotFoundError):
             named, ours = os.stat(self.path), os.fstat(descriptor)
             return (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)
         return False
+
+
+def _close(descriptor: int) -> None:
+    """Close a lock file; the descriptor, and with it the lock, is gone even if the system reports an error."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 @cache

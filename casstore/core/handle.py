@@ -7,17 +7,16 @@ import itertools
 import logging
 import os
 import secrets
-import shutil
 import tomllib
 
 from casstore import fsio
 from casstore.core.directory import INDEX, Directory, check_is_store
 from casstore.core.initialize import DURABILITIES, check_durability, create_store
 from casstore.errors import (
+    CasstoreError,
     CorruptStoreError,
     NoSpaceError,
     StoreBusyError,
-    StoreIOError,
     StoreTooNewError,
     UsageError,
 )
@@ -122,11 +121,11 @@ class Handle:
         Raises:
             UsageError: it isn't valid TOML.
         """
-        try:
-            with open(self.directory.marker, "rb") as stream:
-                return tomllib.load(stream)
-        except FileNotFoundError:
+        if fsio.look(self.directory.marker) is None:
             return {}
+        try:
+            with fsio.errors_typed("read", self.directory.marker), open(self.directory.marker, "rb") as stream:
+                return tomllib.load(stream)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{self.directory.marker} isn't valid TOML: {error}. Mend it") from error
 
@@ -149,7 +148,7 @@ class Handle:
 
     def free_bytes(self) -> int:
         """Bytes that are free on the store's disk."""
-        return shutil.disk_usage(self.directory.path).free
+        return fsio.free_bytes(self.directory.path)
 
     def backup_if_due(self) -> None:
         """Copy the index to backups/ when the newest copy is old; a failure of that is told, and costs nothing else."""
@@ -240,7 +239,7 @@ class Handle:
         if self._pid != os.getpid():
             return
         if self._owner_lock.held:
-            with contextlib.suppress(StoreIOError):
+            with contextlib.suppress(CasstoreError):  # what stays is gc's; the locks must go in any case
                 fsio.unlink(self._owner_lock.path)
         self._owner_lock.release()
         self._store_lock.release()
@@ -290,7 +289,8 @@ class Flusher:
         """Give the descriptor back."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # nothing was written through it; it is gone all the same
+                os.close(descriptor)
 
     def __enter__(self) -> Flusher:
         return self
