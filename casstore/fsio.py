@@ -34,6 +34,11 @@ _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}
 
 
+def reason(error: OSError) -> str:
+    """What the system said, in words and by its name: "No space left on device [ENOSPC]"."""
+    return f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, error.errno)}]"
+
+
 def typed(error: OSError, what: str, path: str | os.PathLike[str], needed: int | None = None) -> CasstoreError:
     """The error of casstore's tree for an error of the operating system.
 
@@ -44,18 +49,16 @@ def typed(error: OSError, what: str, path: str | os.PathLike[str], needed: int |
         needed: how many bytes it wanted to write, where that is known.
     """
     place = os.fspath(path)
-    reason = f"{error.strerror or error} [{errno.errorcode.get(error.errno or 0, error.errno)}]"
+    said = reason(error)
     if error.errno in _NO_SPACE:
         free = "" if needed is None else f"; {needed:,} bytes are needed"
         with contextlib.suppress(OSError):
             free += f"; {shutil.disk_usage(os.path.dirname(place) or '.').free:,} bytes are free"
-        found: CasstoreError = NoSpaceError(
-            f"can't {what} {place}: {reason}{free}. Free some space, or run: casstore gc"
-        )
+        found: CasstoreError = NoSpaceError(f"can't {what} {place}: {said}{free}. Free some space, or run: casstore gc")
     elif error.errno in _NO_PERMISSION:
-        found = StorePermissionError(f"can't {what} {place}: {reason}. Check its owner and mode")
+        found = StorePermissionError(f"can't {what} {place}: {said}. Check its owner and mode")
     else:
-        found = StoreIOError(f"can't {what} {place}: {reason}. Check the disk, then try again")
+        found = StoreIOError(f"can't {what} {place}: {said}. Check the disk, then try again")
     found.__cause__ = error
     if isinstance(found, OSError):
         found.errno = error.errno
@@ -216,7 +219,8 @@ def make_directory(path: str) -> None:
 
 def remove_tree(path: str) -> None:
     """Remove a directory of ours with all that is in it; what can't be removed stays."""
-    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # closing a directory may fail as well
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def allocate(path: str, nbytes: int) -> None:
@@ -229,21 +233,45 @@ def allocate(path: str, nbytes: int) -> None:
             os.close(descriptor)
 
 
-def same_file(path: str, other: str) -> bool:
-    """Whether both names belong to one file (device and inode); False if either is missing."""
+def look(path: str) -> os.stat_result | None:
+    """The state of what has this name (of a link: its own), or None if there is nothing."""
     try:
-        a, b = os.stat(path, follow_symlinks=False), os.stat(other, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
-
-
-def size_of(path: str) -> int | None:
-    """The size of a regular file in bytes, or None if there is none under this name."""
-    try:
-        found = os.stat(path, follow_symlinks=False)
+        return os.stat(path, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise typed(error, "look at", path) from error
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def is_directory(path: str) -> bool:
+    """Whether this is a directory, or a link to one. Only an answer of the system counts as a no."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError):  # ValueError: a name with a NUL
+        return False
+    except OSError as error:
+        raise typed(error, "look at", path) from error
+
+
+def same_file(path: str, other: str) -> bool:
+    """Whether both names belong to one file (device and inode); False if either is missing."""
+    a, b = look(path), look(other)
+    return a is not None and b is not None and (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+
+
+def size_of(path: str) -> int | None:
+    """The size of a regular file in bytes, or None if there is none under this name."""
+    found = look(path)
+    return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+
+
+def names_in(path: str) -> list[str]:
+    """The names in a directory."""
+    with errors_typed("list", path):
+        return os.listdir(path)
+
+
+def free_bytes(path: str) -> int:
+    """Bytes that are free on the disk that holds `path`."""
+    with errors_typed("look at", path):
+        return shutil.disk_usage(path).free

@@ -77,8 +77,15 @@ class Directory:
 
 
 def is_store(path: str) -> bool:
-    """Whether this is a store directory (or once was: it has our marker)."""
-    return os.path.lexists(os.path.join(path, MARKER))
+    """Whether this is a store directory (or once was: it has our marker).
+
+    Raises:
+        StoreIOError: the system can't tell.
+    """
+    try:
+        return fsio.look(os.path.join(path, MARKER)) is not None
+    except (StorePermissionError, ValueError):  # ValueError: a name with a NUL
+        return False
 
 
 def check_is_store(path: str, *, index: bool = True) -> None:
@@ -86,8 +93,9 @@ def check_is_store(path: str, *, index: bool = True) -> None:
 
     Raises:
         NotAStoreError, StorePermissionError
+        StoreIOError: the system can't tell.
     """
-    if not os.path.isdir(path):
+    if not fsio.is_directory(path):
         kind = "is a file" if os.path.exists(path) else "doesn't exist"
         raise NotAStoreError(
             f"{path} {kind}, so there is no store; make one in a new folder: casstore init --store DIR"

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import os
 import secrets
-import shutil
 from importlib.resources import files
 
 from casstore import fsio
@@ -92,8 +91,8 @@ def create_store(path: str, durability: str = "full", *, unsafe_filesystem: bool
 
 def make_ballast(directory: Directory) -> None:
     """Set 16 MiB aside, if 1 GiB is free, that can be given up when the disk is full."""
-    if fsio.size_of(directory.ballast) is None and shutil.disk_usage(directory.path).free >= BALLAST_NEEDS_FREE:
-        with contextlib.suppress(NoSpaceError, StoreIOError):
+    with contextlib.suppress(NoSpaceError, StoreIOError):
+        if fsio.size_of(directory.ballast) is None and fsio.free_bytes(directory.path) >= BALLAST_NEEDS_FREE:
             fsio.allocate(directory.ballast, BALLAST_BYTES)
 
 

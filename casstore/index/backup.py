@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Iterator
 
@@ -55,7 +54,7 @@ def needs_space(index: str, what: str = "an upgrade") -> None:
         NoSpaceError: says how much is needed and free.
     """
     needed = round(SPACE_FACTOR * (fsio.size_of(index) or 0))
-    free = shutil.disk_usage(os.path.dirname(index)).free
+    free = fsio.free_bytes(os.path.dirname(index))
     if free < needed:
         raise NoSpaceError(f"{what} of {index} needs {needed:,} bytes, {free:,} are free; nothing was changed")
 
@@ -115,7 +114,8 @@ def _is_due(store: str, variants_now: int) -> bool:
     if not backups:
         return True
     newest = os.path.join(store, "backups", backups[-1])
-    if time.time() - os.stat(newest).st_mtime > MAX_AGE:
+    found = fsio.look(newest)
+    if found is None or time.time() - found.st_mtime > MAX_AGE:
         return True
     with contextlib.closing(_opened(newest, "ro")) as raw:
         return variants_now - last_id(raw, variants) >= MAX_NEW_VARIANTS
@@ -123,7 +123,7 @@ def _is_due(store: str, variants_now: int) -> bool:
 
 def _backups(store: str) -> list[str]:
     """The names of the backups, oldest first."""
-    names = os.listdir(os.path.join(store, "backups"))
+    names = fsio.names_in(os.path.join(store, "backups"))
     return sorted((n for n in names if n.startswith("index-") and n.endswith(".sqlite")), key=_age)
 
 

@@ -25,7 +25,7 @@ def copy_index(index: Index, path: str) -> None:
         raise UsageError(f"SQLite can't write to {path!r}, whose name isn't valid UTF-8; choose another") from None
     if os.path.lexists(path):
         raise UsageError(f"{path} exists; choose another name for the copy")
-    if not os.path.isdir(os.path.dirname(path)):
+    if not fsio.is_directory(os.path.dirname(path)):
         raise UsageError(f"{os.path.dirname(path)} isn't a folder; make it first")
     temp = f"{path}.{os.getpid()}.part"
     try:

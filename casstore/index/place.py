@@ -41,7 +41,9 @@ def obstacle(path: str, *, unsafe_filesystem: bool = False) -> CasstoreError | N
         path: of an existing store.
         unsafe_filesystem: trust the file system, whatever it is.
     """
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
+    with fsio.errors_typed("look at", path):
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    if read_only:
         return StoreReadOnlyError(f"{path} is on a read-only mount; mount it for writing, or copy the store")
     for name in ("", "index.sqlite", "tmp", os.path.join("locks", "owners")):
         if not os.access(os.path.join(path, name), os.W_OK):

@@ -9,12 +9,12 @@ owner's shared memory.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from typing import NoReturn, TypeVar
 
 from sqlalchemy import Connection
 
+from casstore import fsio
 from casstore.errors import CasstoreError, CorruptStoreError, NotAStoreError, StoreChangedError
 from casstore.index.bulk import AnyConnection
 from casstore.index.driver import connect, sqlite3
@@ -103,8 +103,5 @@ def retried(read: Callable[[], T]) -> T:
 
 
 def _stat(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    found = fsio.look(path)
+    return found and (found.st_size, found.st_mtime_ns, found.st_ino)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import SourceNotFoundError
 from casstore.index.sources import Stat, find_source
@@ -22,7 +23,9 @@ def content_of(handle: Handle, path: str | os.PathLike[str]) -> Content:
     place = os.path.abspath(os.fspath(path))
     try:
         state = Stat.of(os.stat(place))
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+    except OSError as error:
+        raise SourceNotFoundError(f"can't read {place}: {fsio.reason(error)}") from error
+    except ValueError as error:  # a name with a NUL
         raise SourceNotFoundError(f"can't read {place!r}: {error}") from error
     with handle.index.read() as connection:
         row = find_source(connection, place)

@@ -6,6 +6,7 @@ import os
 import stat
 from dataclasses import dataclass
 
+from casstore import fsio
 from casstore.errors import PictureError, SourceNotFoundError
 from casstore.identity.digests import file_digest
 from casstore.index.sources import Stat
@@ -44,7 +45,7 @@ def read_source(path: str) -> Source:
     except SourceNotFoundError:
         raise
     except OSError as error:
-        raise SourceNotFoundError(f"can't read {path}: {error.strerror or error}") from error
+        raise SourceNotFoundError(f"can't read {path}: {fsio.reason(error)}") from error
     return Source(data, Stat.of(found), picture_content(data))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
+from casstore import fsio
 from casstore.core.directory import is_store
 from casstore.core.handle import Handle
 from casstore.errors import SourceNotFoundError, UsageError
@@ -80,7 +81,7 @@ def scan(
     handle.check_writable()
     places = [os.path.abspath(folder) for folder in folders]
     for place in places:
-        if not os.path.isdir(place):
+        if not fsio.is_directory(place):
             raise UsageError(f"{place} isn't a folder; give the folder that holds the pictures")
         if is_store(place):
             raise UsageError(f"{place} is a casstore store; give the folder that holds the pictures")
@@ -158,7 +159,7 @@ def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
         except OSError as error:
             failed.add(relpath)
             above, name = os.path.split(relpath)
-            unreadable.append(_Found(above, name, None, f"can't list the folder {place}: {error.strerror or error}"))
+            unreadable.append(_Found(above, name, None, f"can't list the folder {place}: {fsio.reason(error)}"))
             continue
         listed.add(relpath)
         for entry in listing:
@@ -182,7 +183,7 @@ def _look(relpath: str, entry: os.DirEntry[str]) -> _Found:
     try:
         return _Found(relpath, entry.name, Stat.of(entry.stat()))
     except OSError as error:
-        return _Found(relpath, entry.name, None, f"can't read {entry.path}: {error.strerror or error}")
+        return _Found(relpath, entry.name, None, f"can't read {entry.path}: {fsio.reason(error)}")
 
 
 def _unchanged(row: SourceRow, state: Stat) -> bool:

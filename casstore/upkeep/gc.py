@@ -134,7 +134,7 @@ def _dead_temps(handle: Handle) -> list[str]:
     """The temps of owners that live no more."""
     alive: dict[str, bool] = {}
     dead = []
-    for name in sorted(os.listdir(handle.directory.tmp)):
+    for name in sorted(fsio.names_in(handle.directory.tmp)):
         owner, _, rest = name.partition("-")
         if not _OWNER.fullmatch(owner) or not rest.isdecimal():
             continue  # not one of ours
@@ -152,22 +152,21 @@ def _remove_dead(handle: Handle) -> list[int]:
         size = _own_size(path)
         if fsio.unlink(path):
             freed.append(size)
-    for owner in filter(_OWNER.fullmatch, os.listdir(handle.directory.owners)):
+    for owner in filter(_OWNER.fullmatch, fsio.names_in(handle.directory.owners)):
         lock = FileLock(os.path.join(handle.directory.owners, owner))
         with contextlib.suppress(FileNotFoundError):
             if lock.try_acquire(create=False):
-                fsio.unlink(lock.path)
-                lock.release()
+                try:
+                    fsio.unlink(lock.path)
+                finally:
+                    lock.release()
     return freed
 
 
 def _own_size(path: str) -> int:
     """The bytes that removing this name gives back: none while the file has another name."""
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return 0
-    return found.st_size if found.st_nlink == 1 else 0
+    found = fsio.look(path)
+    return found.st_size if found is not None and found.st_nlink == 1 else 0
 
 
 def _is_alive(handle: Handle, owner: str) -> bool:
@@ -192,7 +191,7 @@ def _strays(handle: Handle, before: int, dead_temps: Sequence[str] | None = None
     spare = Counter(_inode(path) for path in dead_temps or ())
     for shard in handle.directory.shards():
         candidates = {}
-        for name in os.listdir(shard):
+        for name in fsio.names_in(shard):
             digest, path = _digest_of(name), os.path.join(shard, name)
             if digest is not None and _stray_size(path, before, spare) is not None:
                 candidates[path] = digest
@@ -245,9 +244,8 @@ def _stray_size(path: str, before: int, spare: Mapping[tuple[int, int], int]) ->
         before: what was written later (ms UTC) stays.
         spare: {inode: names of it that don't count}.
     """
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
+    found = fsio.look(path)
+    if found is None:
         return None
     old = max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000 <= before
     held = found.st_nlink - spare.get((found.st_dev, found.st_ino), 0) > 1
@@ -255,8 +253,5 @@ def _stray_size(path: str, before: int, spare: Mapping[tuple[int, int], int]) ->
 
 
 def _inode(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return 0, 0
-    return found.st_dev, found.st_ino
+    found = fsio.look(path)
+    return (found.st_dev, found.st_ino) if found is not None else (0, 0)

@@ -87,7 +87,7 @@ def _content_problem(path: str, row: ObjectRow) -> str | None:
         return str(error)
     except OSError as error:
         if error.errno in (errno.EIO, errno.ENOENT, errno.ENODATA, errno.EUCLEAN):
-            return f"it can't be read: {error.strerror or error}"
+            return f"it can't be read: {fsio.reason(error)}"
         raise fsio.typed(error, "read", path) from error  # no rights or no memory: that says nothing about the file
     return None
 

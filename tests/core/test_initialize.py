@@ -76,10 +76,10 @@ def test_a_ballast_is_set_aside_only_where_there_is_room(tmp_path: Path, monkeyp
         return tmp_path / name / "ballast"
 
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(initialize.shutil, "disk_usage", lambda _: usage._replace(free=1 << 30))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1 << 30))
     assert made("roomy", "full").stat().st_blocks * 512 >= 16 << 20
     assert not made("fleeting", "off").exists()
-    monkeypatch.setattr(initialize.shutil, "disk_usage", lambda _: usage._replace(free=(1 << 30) - 1))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=(1 << 30) - 1))
     assert not made("narrow", "full").exists()
 
 

@@ -78,7 +78,7 @@ def test_a_backup_that_the_disk_cannot_hold_is_told_and_costs_nothing(
 ) -> None:
     """The build's report is as always; the log says how much is needed and free."""
     pictures(tmp_path / "p", 2)
-    monkeypatch.setattr("casstore.index.backup.shutil.disk_usage", lambda _: type("Usage", (), {"free": 1234})())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1234})())
     assert build(store, tmp_path / "p", FakeEncoder()).encoded == 2
     assert names(store) == []
     assert "a backup of" in caplog.text and "1,234 are free" in caplog.text
