@@ -9,9 +9,16 @@ import time
 from collections.abc import Iterator
 
 from casstore import fsio
-from casstore.errors import CasstoreError, CorruptStoreError, NoSpaceError, StoreBusyError, UsageError
+from casstore.errors import (
+    CasstoreError,
+    CorruptStoreError,
+    NoSpaceError,
+    StoreBusyError,
+    StorePermissionError,
+    UsageError,
+)
 from casstore.index.bulk import driver, last_id
-from casstore.index.driver import connect, sqlite3
+from casstore.index.driver import connect, sqlite3, typed_error, typed_errors
 from casstore.index.engine import Index
 from casstore.index.place import unsafe_place
 from casstore.index.tables import SCHEMA, variants
@@ -158,14 +165,11 @@ def restore_index(store: str, backup: str, *, unsafe_filesystem: bool = False) -
         Where the index as it was is kept; None if it couldn't be read any more.
 
     Raises:
-        StoreBusyError, UnsafePlaceError
+        StoreBusyError, UnsafePlaceError, NoSpaceError, StorePermissionError, StoreIOError
     """
     index = os.path.join(store, "index.sqlite")
-    kept = None
-    with exclusive(store, unsafe_filesystem=unsafe_filesystem):
-        with contextlib.suppress(CorruptStoreError, sqlite3.DatabaseError):
-            with contextlib.closing(_opened(index, "rw")) as raw:
-                kept = save_backup(raw, store, raw.execute("PRAGMA user_version").fetchone()[0])
+    with exclusive(store, unsafe_filesystem=unsafe_filesystem), typed_errors(index):
+        kept = _keep(store, index)
         try:
             # Into the file, not over it: whoever opens it meanwhile waits for a transaction, and sees old or new.
             with contextlib.closing(_opened(index, "rw")) as raw:
@@ -173,6 +177,20 @@ def restore_index(store: str, backup: str, *, unsafe_filesystem: bool = False) -
         except sqlite3.DatabaseError:
             _replace(store, backup)  # there is no database to write into
     return kept
+
+
+def _keep(store: str, index: str) -> str | None:
+    """Copy an index that is about to be overwritten to backups/; None if it can't be read any more."""
+    try:
+        with contextlib.closing(_opened(index, "rw")) as raw:
+            return save_backup(raw, store, raw.execute("PRAGMA user_version").fetchone()[0])
+    except CorruptStoreError:
+        return None
+    except sqlite3.DatabaseError as error:
+        found = typed_error(error, index)
+        if isinstance(found, (NoSpaceError, StorePermissionError)):
+            raise found from error  # that says nothing about the index, which isn't given up for it
+        return None
 
 
 def _copy(backup: str, raw: sqlite3.Connection) -> None:

@@ -49,7 +49,7 @@ def schema_of(store: str) -> int:
     Raises:
         NotAStoreError: it isn't an index of casstore's.
     """
-    with connect(store) as connection:
+    with typed_errors(os.path.join(store, INDEX_NAME)), connect(store) as connection:
         return _checked_schema(connection, store)
 
 
