@@ -73,6 +73,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         cause = error.__cause__  # click turns every KeyboardInterrupt, also ours, into its own Abort
         _complain(str(cause) if isinstance(cause, BuildInterrupted) else "interrupted; what was committed is kept")
         return BuildInterrupted.exit_code
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "start new thread" not in str(error):
+            raise
+        _complain("out of memory; what was committed is kept. A build needs less with --workers 1 --batch-size 1")
+        return 1
     except BrokenPipeError:
         # The reader of our output has gone; nothing is left to say, and flushing at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
