@@ -4,6 +4,8 @@
         work()
     with Faults(folder, Fault(7, "ENOSPC", for_ever=True)) as faults:  # call 7, and all later ones that can fail so
         work()
+    with Faults(folder, rule=lambda name, path: "EIO" if name == "read" else "") as faults:
+        work()
 
 The functions of `os` (and `open`, `flock`, `syncfs`) are replaced as long as the block lasts, so that the calls of
 shutil and os.path count as well. SQLite makes its own system calls; for those there is test_binary.py.
@@ -60,6 +62,10 @@ class Fault:
     only: str = ""
 
 
+Rule = Callable[[str, str], str]
+"""rule(call, path) -> the error that this call is to fail with, or "" """
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call that was made: on which path (for `link` and `rename`, `other` is the new name), and how it failed."""
@@ -75,10 +81,11 @@ class Call:
 class Faults:
     """A context manager; see above. `calls`: what was done so far. `hit`: which calls failed."""
 
-    def __init__(self, folder: Path, fault: Fault | None = None) -> None:
+    def __init__(self, folder: Path, fault: Fault | None = None, *, rule: Rule | None = None) -> None:
         self.folder = str(folder)
         self.calls: list[Call] = []
         self.fault = fault
+        self._rule = rule
         self.hit: set[str] = set()
         self._lock = threading.Lock()
         self._count = 0
@@ -105,7 +112,8 @@ class Faults:
         """Make a call, or let it fail; either way it is recorded."""
         with self._lock:
             number, self._count = self._count, self._count + 1
-            code = self._due(name, number)
+            code = self._due(name, number) if self._rule is None else self._rule(name, path)
+            self.hit |= {name} if code else set()
         error = code
         try:
             if code:
@@ -126,7 +134,6 @@ class Faults:
         again = fault.for_ever and fault.error in FITTING[name] and fault.only in ("", name)
         if number > fault.number and not again:
             return ""
-        self.hit.add(name)
         return fault.error
 
     def _allowed(self, nbytes: int) -> int:
