@@ -40,12 +40,31 @@ class Image:
         )
 
     def write(self, place: Path) -> None:
-        place.mkdir()
+        """Make the folder what this is. What is there of the last run is used again: 256 shards take a while."""
+        there = _emptied(str(place)) if place.exists() else set()
+        for folder in there - {*self.folders}:
+            shutil.rmtree(place / folder, ignore_errors=True)
+        place.mkdir(exist_ok=True)
         for folder in self.folders:
-            os.mkdir(place / folder)
+            if folder not in there:
+                os.mkdir(place / folder)
         for name, mode, data in self.files:
             (place / name).write_bytes(data)
             os.chmod(place / name, mode)
+
+
+def _emptied(place: str) -> set[str]:
+    """Remove all files below a folder; the relative paths of the folders that are left."""
+    found, pending = set[str](), [place]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    found.add(entry.path[len(place) + 1 :])
+                    pending.append(entry.path)
+                else:
+                    os.unlink(entry.path)
+    return found
 
 
 class Bench:
@@ -57,21 +76,13 @@ class Bench:
             self.place.mkdir()
             workload.prepare(self.place)
             self.image = Image.of(self.place)
-            shutil.rmtree(self.place)
             self.calls = tuple(self.run(None)[0].calls)
 
     def run(self, fault: Fault | None) -> tuple[Faults, list[str]]:
         """Run it in a fresh copy; what was recorded, and what is wrong afterwards."""
         self.image.write(self.place)
-        try:
-            with self.workload.circumstances():
-                return self._run(fault)
-        finally:
-            self.clear()
-
-    def clear(self) -> None:
-        """Make room for the next run."""
-        shutil.rmtree(self.place, ignore_errors=True)
+        with self.workload.circumstances():
+            return self._run(fault)
 
     def _run(self, fault: Fault | None) -> tuple[Faults, list[str]]:
         wrong: list[str] = []

@@ -81,7 +81,6 @@ def test_a_flush_that_is_retried_is_caught(name: str, folder: Path, monkeypatch:
     monkeypatch.setattr(fsio, "flush_file", stubborn(fsio.flush_file))
     bench = Bench(WORKLOADS[name], folder)
     for number in flushes(bench):
-        bench.clear()
         assert trace(bench, Fault(number, "EIO"))
 
 
@@ -96,7 +95,6 @@ def test_an_object_that_is_not_flushed_is_caught(folder: Path, monkeypatch: pyte
 
     bench = Bench(WORKLOADS["put_one"], folder)
     assert trace(bench, None) == []
-    bench.clear()
     monkeypatch.setattr(fsio, "flush_filesystem", every_other)
     (line,) = trace(bench, None)
     assert "not durable" in line
