@@ -52,7 +52,8 @@ def collect(handle: Handle, *, yes: bool = False, grace_hours: float | None = No
         freed = _remove_dead(handle)  # needs no index
         if sum(freed):
             return GcReport(0, 0, sum(freed), 0, 0, len(freed), 0.0)
-    handle.check_writable()
+    if yes or not handle.full:  # on a full disk it can at least be said what would go
+        handle.check_writable()
     grace = _grace(handle) if grace_hours is None else grace_hours
     if not 0 <= grace <= LONGEST_GRACE_HOURS:
         raise UsageError(f"a grace of {grace} hours can't be meant; use 0 to {LONGEST_GRACE_HOURS:,.0f}")
