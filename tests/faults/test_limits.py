@@ -19,6 +19,7 @@ from faults.workloads import backed_up, small
 from kit import pictures, python
 
 import casstore
+from casstore.cli import run
 from casstore.errors import CasstoreError
 
 ERRORS = {"NoSpaceError", "StoreIOError"}
@@ -108,10 +109,30 @@ def test_a_restore_on_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     assert on_a_small_disk(tmp_path, work, size="4m") == ["NoSpaceError", True]
 
 
+def test_the_commands_that_help_work_with_zero_bytes_free(tmp_path: Path) -> None:
+    """status, sql, verify and both kinds of gc exit with 0; init and build say "no space" (6); then gc has made room."""
+
+    def work(place: Path) -> Any:
+        with casstore.open(place / "s", create=True) as store:
+            put(store, "a")
+        pictures(place / "p", 1)
+        (place / "s" / "tmp" / ("0" * 16 + "-0")).write_bytes(bytes(256 << 10))  # what a killed process left
+        fill(place)
+        build = ["build", str(place / "p"), "--encoder", "pixels"]
+        codes = [
+            run([*arguments, "-s", str(place / "s")])
+            for arguments in (["status"], ["sql", "SELECT * FROM v_variants"], ["verify", "--deep"], ["gc"], build)
+        ]
+        codes.append(run(["init", "-s", str(place / "t")]))
+        return [*codes, *(run([*arguments, "-s", str(place / "s")]) for arguments in (["gc", "--yes"], build))]
+
+    assert on_a_small_disk(tmp_path, work, size="2m") == [0, 0, 0, 0, 6, 6, 0, 0]
+
+
 def limited(kind: int, limit: int, work: Callable[[], Any]) -> str:
     """In a child: the name of the class of what work() raises under a limit of the system, or "fine"."""
 
-    def run(_: Any) -> str:
+    def limit_and_work(_: Any) -> str:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(kind, (limit, resource.RLIM_INFINITY))
         try:
@@ -122,7 +143,7 @@ def limited(kind: int, limit: int, work: Callable[[], Any]) -> str:
         finally:
             resource.setrlimit(kind, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    with child(run) as found:
+    with child(limit_and_work) as found:
         return str(found.result())
 
 
