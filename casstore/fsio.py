@@ -217,6 +217,20 @@ def make_directory(path: str) -> None:
         os.mkdir(path, DIRECTORY_MODE)
 
 
+def make_parents(path: str, *, durable: bool) -> None:
+    """Create a directory and all above it that are missing; `durable`: their names as well."""
+    missing = []
+    place = path
+    while not os.path.isdir(place):
+        missing.append(place)
+        place = os.path.dirname(place)
+    with errors_typed("create", path):
+        os.makedirs(path, exist_ok=True)
+    if durable:
+        for made in missing:
+            flush_file(os.path.dirname(made))
+
+
 def remove_tree(path: str) -> None:
     """Remove a directory of ours with all that is in it; what can't be removed stays."""
     with contextlib.suppress(OSError):  # closing a directory may fail as well

@@ -47,6 +47,10 @@ class Directory:
         return os.path.join(self.path, "quarantine")
 
     @property
+    def backups(self) -> str:
+        return os.path.join(self.path, "backups")
+
+    @property
     def owners(self) -> str:
         return os.path.join(self.path, "locks", "owners")
 

@@ -73,8 +73,7 @@ def create_store(path: str, durability: str = "full", *, unsafe_filesystem: bool
             return  # it appeared while we looked
         raise NotAStoreError(f"{path} exists and isn't an empty folder; nothing was changed. Choose another path")
     parent, name = os.path.split(path)
-    with fsio.errors_typed("create", parent):
-        os.makedirs(parent, exist_ok=True)
+    fsio.make_parents(parent, durable=durability == "full")
     sibling = os.path.join(parent, f".{name}.{secrets.token_hex(8)}.init")
     try:
         _build(Directory(sibling), durability)

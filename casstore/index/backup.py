@@ -158,25 +158,36 @@ def variants_in(backup: str) -> int:
         raise UsageError(f"{backup} isn't a backup of an index: {error}; nothing was changed") from error
 
 
-def restore_index(store: str, backup: str, *, unsafe_filesystem: bool = False) -> str | None:
+@contextlib.contextmanager
+def restoring(store: str, backup: str, *, unsafe_filesystem: bool = False) -> Iterator[tuple[str, str | None]]:
     """Write a backup into the index, whole, through SQLite's backup API, while nobody has the store open.
 
-    Returns:
-        Where the index as it was is kept; None if it couldn't be read any more.
+    The block works on a copy of the backup, so that the index changes once, and has then all that the block made of it.
+
+    Yields:
+        A folder with the copy (index.sqlite); where the index as it was is kept, None if it can't be read any more.
 
     Raises:
         StoreBusyError, UnsafePlaceError, NoSpaceError, StorePermissionError, StoreIOError
     """
     index = os.path.join(store, "index.sqlite")
+    folder = os.path.join(store, "backups", "restoring.part")
     with exclusive(store, unsafe_filesystem=unsafe_filesystem), typed_errors(index):
-        kept = _keep(store, index)
+        fsio.remove_tree(folder)  # of one that was cut off
+        fsio.make_directory(folder)
         try:
-            # Into the file, not over it: whoever opens it meanwhile waits for a transaction, and sees old or new.
-            with contextlib.closing(_opened(index, "rw")) as raw:
-                _copy(backup, raw)
-        except sqlite3.DatabaseError:
-            _replace(store, backup)  # there is no database to write into
-    return kept
+            copy = os.path.join(folder, "index.sqlite")
+            with contextlib.closing(_opened(copy, "rwc")) as raw, contextlib.closing(_opened(backup, "ro")) as source:
+                source.backup(raw)
+            yield folder, _keep(store, index)
+            try:
+                # Into the file, not over it: whoever opens it meanwhile waits for a transaction, and sees old or new.
+                with contextlib.closing(_opened(index, "rw")) as raw:
+                    _copy(copy, raw)
+            except sqlite3.DatabaseError:
+                _replace(store, copy)  # there is no database to write into
+        finally:
+            fsio.remove_tree(folder)
 
 
 def _keep(store: str, index: str) -> str | None:
@@ -211,6 +222,7 @@ def _replace(store: str, backup: str) -> None:
         fsio.rename(index, os.path.join(store, "backups", f"broken-{time.time_ns()}.sqlite"))
     for suffix in ("-wal", "-shm"):
         fsio.unlink(index + suffix)
+    fsio.flush_file(store)  # or an old WAL could come back beside the new index
     fsio.rename(part, index)
     fsio.flush_file(store)
 

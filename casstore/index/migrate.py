@@ -74,6 +74,22 @@ def upgrade(store: str, *, unsafe_filesystem: bool = False) -> UpgradeReport:
     return UpgradeReport(before, SCHEMA, backup)
 
 
+def upgrade_copy(folder: str) -> None:
+    """Bring an index that nobody else knows of to the newest revision: no locks, no backup.
+
+    Args:
+        folder: that it is in.
+
+    Raises:
+        NotAStoreError, StoreTooNewError
+    """
+    from alembic import command
+
+    with connect(folder) as connection:
+        if _checked_schema(connection, folder) < SCHEMA:
+            command.upgrade(_config(connection), "head")
+
+
 def history() -> list[tuple[str, str]]:
     """(revision, what it does) of all revisions, oldest first."""
     from alembic.script import ScriptDirectory

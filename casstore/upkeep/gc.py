@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ CONDEMN_CHUNK = 500
 SWEEP_CHUNK = 200
 EVERYTHING = 1 << 62
 DEFAULT_GRACE_HOURS = 24.0
+COPY_SECONDS = 24 * 3600.0
 LONGEST_GRACE_HOURS = 1e6  # a century
 _OBJECT = re.compile(f"([0-9a-f]{{64}})({'|'.join(map(re.escape, SUFFIXES.values()))})")
 _OWNER = re.compile("[0-9a-f]{16}")
@@ -132,7 +134,7 @@ def _remove_file(handle: Handle, digest: bytes) -> None:
 
 
 def _dead_temps(handle: Handle) -> list[str]:
-    """The temps of owners that live no more."""
+    """The temps of owners that live no more, and copies of the index that were never finished."""
     alive: dict[str, bool] = {}
     dead = []
     for name in sorted(fsio.names_in(handle.directory.tmp)):
@@ -143,7 +145,17 @@ def _dead_temps(handle: Handle) -> list[str]:
             alive[owner] = _is_alive(handle, owner)
         if not alive[owner]:
             dead.append(os.path.join(handle.directory.tmp, name))
-    return dead
+    parts = (os.path.join(handle.directory.backups, name) for name in fsio.names_in(handle.directory.backups))
+    return dead + [path for path in parts if path.endswith(".part") and _is_old(path)]
+
+
+def _is_old(path: str) -> bool:
+    """Whether nobody has written to a file for a day: a copy that is being made would have been."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_mtime < time.time() - COPY_SECONDS
 
 
 def _remove_dead(handle: Handle) -> list[int]:

@@ -110,7 +110,7 @@ def test_a_restore_on_a_full_disk_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_commands_that_help_work_with_zero_bytes_free(tmp_path: Path) -> None:
-    """status, sql, verify and both kinds of gc exit with 0; init and build say "no space" (6); then gc has made room."""
+    """status, sql, verify and both gcs exit with 0; init and build say "no space" (6); then gc has made room."""
 
     def work(place: Path) -> Any:
         with casstore.open(place / "s", create=True) as store:

@@ -82,3 +82,15 @@ def test_a_backup_that_the_disk_cannot_hold_is_told_and_costs_nothing(
     assert build(store, tmp_path / "p", FakeEncoder()).encoded == 2
     assert names(store) == []
     assert "a backup of" in caplog.text and "1,234 are free" in caplog.text
+
+
+def test_gc_removes_copies_that_were_never_finished(store: casstore.Store) -> None:
+    """What a crash left of a backup goes when nobody has written to it for a day; a young one may still be growing."""
+    folder = Path(store.path, "backups")
+    for name, age in (("old", 25), ("young", 23)):
+        (folder / f"index-{name}.sqlite.part").write_bytes(bytes(1000))
+        then = time.time() - age * 3600
+        os.utime(folder / f"index-{name}.sqlite.part", (then, then))
+    assert store.gc().leftovers == 1 and len(names(store)) == 2
+    assert store.gc(yes=True).freed_bytes >= 1000
+    assert names(store) == ["index-young.sqlite.part"]

@@ -20,9 +20,11 @@ from kit import ROOT
 from powercut.crashes import Promises, Tree
 from powercut.nodes import Content
 
+from casstore.model import suffix
+
 STORE = "caches/store"  # where the store is below the top folder; not in it, so that a new store needs a new folder
 APPLICATION_ID = 0x63617373
-_OBJECT = re.compile(rf"{STORE}/objects/([0-9a-f]{{2}})/([0-9a-f]{{64}})\.cso")
+_OBJECT = re.compile(rf"{STORE}/objects/([0-9a-f]{{2}})/([0-9a-f]{{64}})\.(cso|st)")
 _BACKUP = re.compile(rf"{STORE}/backups/index-\d+-[^/]*\.sqlite")
 
 
@@ -30,6 +32,7 @@ class Part(NamedTuple):
     """An object as a variant refers to it."""
 
     object: str
+    codec: str
     nbytes: int
     damaged: bool
     condemned: bool
@@ -43,7 +46,8 @@ class Facts(NamedTuple):
 
 
 _PARTS = """
-SELECT lower(hex(h.digest)), lower(hex(o.digest)), o.stored_bytes, o.damaged_at IS NOT NULL, o.condemned_at IS NOT NULL
+SELECT lower(hex(h.digest)), lower(hex(o.digest)), o.codec, o.stored_bytes,
+       o.damaged_at IS NOT NULL, o.condemned_at IS NOT NULL
   FROM variants v JOIN hashes h ON h.id = v.hash_id
   LEFT JOIN variant_parts p ON p.variant_id = v.id LEFT JOIN objects o ON o.id = p.object_id
  ORDER BY 1, 2
@@ -130,12 +134,14 @@ class Checker:
                 name = _OBJECT.fullmatch(path)
                 if not name or name[1] != name[2][:2]:
                     yield f"there is something else among the objects: {path}"
-                elif (payload := self._payload(content)) != name[2]:
+                elif (payload := self._payload(content, name[3])) != name[2]:
                     what = "broken" if payload is None else "another"
                     yield f"an object isn't what its name says: {path} ({what}, {len(content.data)} bytes)"
 
-    def _payload(self, content: Content) -> str | None:
+    def _payload(self, content: Content, form: str) -> str | None:
         """The digest of an object's payload; None if it can't be read."""
+        if form == "st":
+            return blake3.blake3(content.data).hexdigest()
         if content.digest not in self._objects:
             payload = b""
             try:
@@ -150,11 +156,11 @@ class Checker:
     def _broken_references(self, tree: Tree, facts: Facts) -> Iterator[str]:
         """Invariant 1: a committed variant's objects are there, whole, or marked as damaged."""
         for content, parts in facts.variants.items():
-            for name, nbytes, damaged, condemned in parts:
+            for name, codec, nbytes, damaged, condemned in parts:
                 if name is None:
                     yield f"a variant has no object: {content}"
                     continue
-                file = tree.get(f"{STORE}/objects/{name[:2]}/{name}.cso")
+                file = tree.get(f"{STORE}/objects/{name[:2]}/{name}{suffix(codec)}")
                 if condemned:
                     yield f"a variant has a condemned object: {name}"
                 if not damaged and file is None:

@@ -260,7 +260,6 @@ def restore_a_backup(path: str, told: Told) -> None:
 @workload(
     states=1000,
     prepare=store_with_backup_and_gc,
-    fault="restore commits the index before it has marked what has no file (upkeep/restore.py)",
 )
 def restore_a_backup_after_gc(path: str, told: Told) -> None:
     """The same where files of then are gone by now: their objects are marked as damaged."""
@@ -336,8 +335,17 @@ def create_file_by_file(path: str, told: Told) -> None:
     states=3000,
     prepare=nothing,
     syncfs=False,
-    fault="a new store's new parent folders aren't flushed (core/initialize.py, makedirs)",
 )
 def create_in_a_new_folder_file_by_file(path: str, told: Told) -> None:
     """A new store in a new folder where there is no syncfs."""
     _create(path, told)
+
+
+@workload(states=600)
+def repack_there_and_back(path: str, told: Told) -> None:
+    """What is stored is stored at any moment, in one form or the other."""
+    with opened(path) as store:
+        store.repack("raw", yes=True)
+        put(store, "f")
+        told.stored("f")
+        store.repack("zstd", yes=True)
