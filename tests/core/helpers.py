@@ -13,7 +13,7 @@ import stat
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,13 @@ import pytest
 from hypothesis import settings
 
 import casstore
+from casstore import fsio
 from casstore.core.handle import Handle
+from casstore.errors import StoreIOError
+from casstore.model import suffix
 
 RECIPE = casstore.Recipe("r")
+RAW = casstore.Recipe("r", codec="raw")  # the same identity, stored in the other form
 
 
 class Child:
@@ -186,11 +190,12 @@ def expect(name: str) -> dict[str, Any]:
 
 
 def object_file(store: casstore.Store, name: str) -> Path:
-    """The only object file of a stored name."""
+    """The only object file of a stored name, in whichever form."""
     hit = store.lookup(key(name))
     assert isinstance(hit, casstore.Hit), hit
     (digest,) = hit.digests
-    return Path(store.path, "objects", digest[:2], digest + ".cso")
+    (codec,) = sql(store, "SELECT codec FROM objects WHERE digest = ?", bytes.fromhex(digest))[0]
+    return Path(store.path, "objects", digest[:2], digest + suffix(codec))
 
 
 def overwrite(path: Path, data: bytes) -> None:
@@ -214,6 +219,20 @@ def sql(store: casstore.Store | str | os.PathLike[str], statement: str, *paramet
 
 def handle_of(store: casstore.Store) -> Handle:
     return store._handle
+
+
+def failing(patch: pytest.MonkeyPatch, name: str, failures: Collection[int], error: Any = StoreIOError) -> list[str]:
+    """Let some calls (counted from 0) of a function of fsio fail; returns the list of paths that it was called with."""
+    real, calls = getattr(fsio, name), []
+
+    def call(*arguments: Any) -> Any:
+        calls.append(arguments[-1])
+        if len(calls) - 1 in failures:
+            raise error("the disk is bad")
+        return real(*arguments)
+
+    patch.setattr(fsio, name, call)
+    return calls
 
 
 def temps(store: casstore.Store) -> list[str]:

@@ -15,6 +15,7 @@ from core.helpers import (
     Child,
     child,
     expect,
+    failing,
     flipped,
     get,
     handle_of,
@@ -158,20 +159,6 @@ def test_what_is_there_already_is_written_and_flushed_by_nobody(
 
 
 # -- flushes, space ----------------------------------------------------------------------------------------------------
-
-
-def failing(patch: pytest.MonkeyPatch, name: str, failures: set[int]) -> list[str]:
-    """Let some calls (counted from 0) of a flush fail; returns the list of paths that it was called with."""
-    real, calls = getattr(fsio, name), []
-
-    def call(*arguments: Any) -> None:
-        calls.append(arguments[-1])
-        if len(calls) - 1 in failures:
-            raise StoreIOError("the disk is bad")
-        real(*arguments)
-
-    patch.setattr(fsio, name, call)
-    return calls
 
 
 @pytest.mark.parametrize(("full", "flush"), [(True, "flush_filesystem"), (False, "flush_file")], indirect=["full"])
