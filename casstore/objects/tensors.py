@@ -152,11 +152,15 @@ def memory_of(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
     if isinstance(value, np.ndarray):
         if not value.flags.c_contiguous or not value.flags.writeable or value.dtype.byteorder == ">":
             raise UsageError(f"out[{name!r}] can't be read into: it must be contiguous, writable and little endian")
-        return TensorInfo(dtype_name(value.dtype.name), value.shape), value.reshape(-1).view(np.uint8)
+        short = dtype_name(value.dtype.name)
+        if short not in ELEMENT_SIZE or isinstance(value, np.ma.MaskedArray):
+            raise UsageError(f"out[{name!r}] can't be read into: it is a {type(value).__name__} of {value.dtype}")
+        return TensorInfo(short, value.shape), value.reshape(-1).view(np.uint8)
     import torch
 
-    if value.device.type != "cpu" or value.layout != torch.strided or not value.is_contiguous():
-        raise UsageError(f"out[{name!r}] can't be read into: it must be a contiguous tensor on the CPU")
+    strided = value.device.type == "cpu" and value.layout == torch.strided and value.is_contiguous()
+    if not strided or value.is_neg() or value.is_conj() or value.is_quantized:
+        raise UsageError(f"out[{name!r}] can't be read into: it must be a contiguous plain tensor on the CPU")
     info = TensorInfo(_short(value.dtype), tuple(value.shape))
     if value.ndim and value.stride(-1) == 1 and not value.requires_grad and not value.is_complex():
         return info, value.view(torch.uint8).numpy().reshape(-1)

@@ -213,6 +213,26 @@ UNFIT: dict[str, Callable[[], Any]] = {
 }
 
 
+@by_codec
+@pytest.mark.parametrize("kind", UNFIT)
+def test_memory_that_doesnt_fit_is_refused_and_nothing_is_written(
+    shared: casstore.Store, codec: str, kind: str
+) -> None:
+    """A wrong dtype, shape, stride, device or kind of memory is a usage error that names the tensor, before any memory
+    that was given, fitting or not, is touched."""
+    dtype = np.complex64 if kind == "conjugated view" else np.float32
+    made = {"t": np.ones((4, 6), dtype), "first": np.ones(5), "last": np.ones(5, bool)}
+    asked = store_one(shared, codec, made, f"{kind} {codec}")
+    unfit, fitting = UNFIT[kind](), {"first": np.zeros(5), "last": np.zeros(5, bool)}
+    with pytest.raises(UsageError, match=r"out\['t'\]"):
+        shared.get(asked, out={"t": unfit, **fitting})
+    assert not fitting["first"].any() and not fitting["last"].any()
+    if isinstance(unfit, np.ndarray) and kind not in ("objects", "text", "masked"):
+        assert not unfit.any()
+    if isinstance(unfit, torch.Tensor) and kind != "no memory":
+        assert not unfit.to_dense().resolve_conj().resolve_neg().any()
+
+
 def test_a_damaged_object_is_a_miss_whatever_memory_was_given(store: casstore.Store) -> None:
     """With `out`, too, no bytes are served that fail their checksum."""
     asked = store_one(store, "zstd", {"t": np.arange(99)})
