@@ -116,9 +116,9 @@ def new_tensor(name: str, info: TensorInfo, *, as_numpy: bool) -> tuple[Any, Byt
 
     dtype = _torch_dtype(name, info)
     if not info.shape or 0 in info.shape:
-        flat = torch.empty(nbytes(info), dtype=torch.uint8)
+        flat = torch.empty(nbytes(info), dtype=torch.uint8, device="cpu")
         return flat.view(dtype).view(info.shape), flat.numpy()
-    tensor = torch.empty(info.shape, dtype=dtype)
+    tensor = torch.empty(info.shape, dtype=dtype, device="cpu")  # whatever the default device is
     return tensor, tensor.view(torch.uint8).numpy().reshape(-1)
 
 
@@ -134,7 +134,7 @@ def tensor_over(name: str, info: TensorInfo, memory: Bytes, *, as_numpy: bool) -
 
     dtype = _torch_dtype(name, info)
     if not len(memory):
-        return torch.empty(info.shape, dtype=dtype)
+        return torch.empty(info.shape, dtype=dtype, device="cpu")
     return torch.from_numpy(memory).view(dtype).view(info.shape)
 
 

@@ -233,6 +233,28 @@ def test_memory_that_doesnt_fit_is_refused_and_nothing_is_written(
         assert not unfit.to_dense().resolve_conj().resolve_neg().any()
 
 
+def test_results_are_on_the_cpu_whatever_torchs_default_device_is(store: casstore.Store) -> None:
+    """A default device that a training script has set doesn't reach into the store, for reading or for putting."""
+    made = {
+        "t": torch.ones(3),
+        "s": torch.tensor(2.0),
+        "e": torch.zeros(0, 2),
+        "f": torch.ones(2).to(torch.float8_e5m2),
+    }
+    raw = {"t": torch.ones(4), "e": torch.zeros(0, 2)}
+    previous = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        one, other = store_one(store, "zstd", made), store_one(store, "raw", raw, "b")
+        found = [store.get(one), store.get(other), store.get(other, mmap=True), *store.get_many([one, other])]
+    finally:
+        torch.set_default_device(previous)
+    for result, right in zip(found, [made, raw, raw, made, raw], strict=True):
+        assert all(torch.equal(result[name].view(torch.uint8) if tensor.dim() else result[name],
+                               tensor.view(torch.uint8) if tensor.dim() else tensor)
+                   for name, tensor in right.items())  # fmt: skip
+
+
 def test_a_damaged_object_is_a_miss_whatever_memory_was_given(store: casstore.Store) -> None:
     """With `out`, too, no bytes are served that fail their checksum."""
     asked = store_one(store, "zstd", {"t": np.arange(99)})
