@@ -45,7 +45,11 @@ def layout_of(handle: Handle, digest: bytes) -> Mapping[str, TensorInfo] | None:
     handle.check_open()
     with handle.index.glance() as connection:
         row = object_rows(connection, [digest]).get(digest)
-    return None if row is None else dict(Layout.parse(row.layout).tensors)
+    if row is None:
+        return None
+    if not row.sound:
+        raise CorruptObjectError(f"object {digest.hex()}: its layout in the index doesn't match its checksum")
+    return dict(Layout.parse(row.layout).tensors)
 
 
 def load(

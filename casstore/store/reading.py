@@ -90,6 +90,7 @@ class Reading:
 
         Raises:
             UsageError: that is no digest.
+            CorruptObjectError: the layout in the index is damaged.
         """
         from casstore.core.read import layout_of
         from casstore.index.readonly import retried
@@ -98,7 +99,7 @@ class Reading:
             raw = bytes.fromhex(digest)
         except (TypeError, ValueError):
             raw = b""
-        if len(raw) != 32:
+        if len(raw) != 32 or len(digest) != 64:  # fromhex steps over blanks
             raise UsageError(f"{digest!r} isn't the digest of an object: 64 hex digits")
         return retried(lambda: layout_of(self._handle, raw))
 

@@ -144,6 +144,25 @@ def test_an_unknown_digest_has_no_layout(store: casstore.Store) -> None:
     assert store.layout("ab" * 32) is None
 
 
+@pytest.mark.parametrize("nonsense", ["", "ab" * 31, "ab" * 33, "xy" * 32, "ab " * 32, "é" * 64, 7, None, bytes(32)])
+def test_what_is_no_digest_is_refused(store: casstore.Store, nonsense: Any) -> None:
+    """Anything but 64 hex digits is a usage error that says so."""
+    with pytest.raises(UsageError, match="64 hex digits"):
+        store.layout(nonsense)
+
+
+@pytest.mark.parametrize("change", ["F64", "garbage"])
+def test_a_layout_whose_row_was_changed_isnt_told(store: casstore.Store, change: str) -> None:
+    """Text in the index that doesn't match its digest is an error, readable or not, never another dtype."""
+    asked = store_one(store, "zstd", {"t": np.zeros(2, np.int64)})
+    hit = store.lookup(asked)
+    assert isinstance(hit, casstore.Hit)
+    new = "replace(tensors, 'I64', 'F64')" if change == "F64" else "substr(tensors, 3)"
+    sql(store, f"UPDATE layouts SET tensors = {new}")
+    with pytest.raises(CorruptObjectError):
+        store.layout(hit.digests[0])
+
+
 # -- into the caller's memory ------------------------------------------------------------------------------------------
 
 DTYPES = ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "complex64", "bool", "int64", "uint8"]
