@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def load(
     Args:
         handle: the open store.
         key: what they are stored under.
-        names: of the tensors and values that are wanted; None: all. Other tensors aren't read.
+        names: of the tensors and values that are wanted, besides those in `out`; None: all. Other tensors aren't read.
         out: {name: tensor or array} to read into, instead of a new one.
         as_numpy: arrays instead of CPU torch tensors; torch isn't imported then.
         mmap: map the file instead of reading it; the object has to be stored raw.
@@ -77,11 +77,13 @@ def load(
         MissError: nothing is stored, or what is stored is damaged (which is noted, so that the next build heals it).
         UsageError: no such name, an `out` that doesn't fit, or an object that can't be mapped.
     """
+    if mmap and out:
+        raise UsageError("a mapping is memory of its own, so it can't be read into `out`; leave one of them out")
     row = find_rows(handle, [key])[0]
     if isinstance(row, Miss):
         raise miss_error(key, row)
     values = values_of(row)
-    check_names(key, row, values, [*(names or ()), *(out or ())])
+    check_names(key, row, values, names or (), out or ())
     found: dict[str, Any] = {}
     for part in row.parts:
         try:
@@ -98,7 +100,7 @@ def _load_part(
     handle: Handle, part: PartRow, names: Sequence[str] | None, out: Mapping[str, Any], *, as_numpy: bool, mmap: bool
 ) -> dict[str, Any]:
     layout = Layout.parse(part.layout)
-    wanted = [name for name in layout.tensors if names is None or name in names]
+    wanted = [name for name in layout.tensors if names is None or name in names or name in out]
     if mmap and wanted:
         payload = _mapped(handle, part.stored)
         head = len(layout.header)
@@ -177,16 +179,21 @@ def _mapped(handle: Handle, stored: Stored) -> Bytes:
     return payload
 
 
-def check_names(key: Key, row: VariantRow, values: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse names that a variant doesn't have.
+def check_names(
+    key: Key, row: VariantRow, values: Mapping[str, Any], names: Collection[str], out: Collection[str]
+) -> None:
+    """Refuse names that a variant doesn't have, and values in `out`.
 
     Raises:
         UsageError: says which there are.
     """
-    for name in names:
-        if name not in values and not any(name in Layout.parse(part.layout).tensors for part in row.parts):
-            known = {name for part in row.parts for name in Layout.parse(part.layout).tensors} | values.keys()
-            raise UsageError(f"{key} has no {name!r}; it has {', '.join(sorted(known))}")
+    for name in (*names, *out):
+        if not any(name in Layout.parse(part.layout).tensors for part in row.parts):
+            if name not in values:
+                known = {name for part in row.parts for name in Layout.parse(part.layout).tensors} | values.keys()
+                raise UsageError(f"{key} has no {name!r}; it has {', '.join(sorted(known))}")
+            if name in out:
+                raise UsageError(f"{name!r} of {key} is a value, not a tensor, so it can't be read into memory")
 
 
 def fitting_memory(name: str, value: Any, info: TensorInfo) -> Bytes:

@@ -120,7 +120,8 @@ class Reading:
             what: a key, or the path of a file (as it is now: an edited file is a miss).
             recipe: with a path: what the tensors were made with.
             resolution: with a path, see `key`.
-            names: of the tensors and values that are wanted; None: all. Other tensors aren't read.
+            names: of the tensors and values that are wanted, besides those in `out`; None: all. Other tensors aren't
+                read.
             out: {name: tensor or array of the stored dtype and shape} to read into instead of new memory.
             as_numpy: NumPy arrays instead of CPU torch tensors; torch isn't imported then.
             mmap: tensors over a private mapping of the file, which is checked the first time; the object has to be
@@ -159,7 +160,8 @@ class Reading:
 
         Args:
             keys: in the order of the results.
-            names: of the tensors and values that are wanted; None: all, or with `out` the tensors in it and all values.
+            names: of the tensors and values that are wanted, besides those in `out`; None: all, or with `out` the
+                tensors in it and all values.
             out: {name: tensor or array [len(keys), ...]}, such as a pinned batch: each result is read into its slot,
                 and holds a view of it.
             as_numpy: NumPy arrays instead of CPU torch tensors.

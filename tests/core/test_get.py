@@ -60,6 +60,31 @@ def shared() -> Iterator[casstore.Store]:
         yield store
 
 
+@settings(max_examples=examples(60))
+@given(
+    some.sampled_from(list(CODECS)), some.none() | SOME_NAMES, some.sets(some.sampled_from(list(TENSORS))),
+    some.booleans(), some.booleans(),
+)  # fmt: skip
+def test_any_choice_of_names_and_memory_gives_just_these(
+    shared: casstore.Store, codec: str, names: list[str] | None, own: set[str], of_torch: bool, as_numpy: bool
+) -> None:
+    """What was named, or is to be read into memory, comes with its own value, and nothing else comes."""
+    out: dict[str, Any] = {name: np.ones_like(TENSORS[name]) for name in own}
+    if of_torch:
+        out = {name: torch.from_numpy(array) for name, array in out.items()}
+    found = shared.get(key(codec), names=names, out=out, as_numpy=as_numpy)
+    assert found.keys() == ({*TENSORS, *VALUES, "of"} if names is None else {*names, *own})
+    for name, tensor in TENSORS.items():
+        if name in found:
+            assert isinstance(found[name], type(out[name]) if name in own else np.ndarray if as_numpy else torch.Tensor)
+            assert name not in own or found[name] is out[name]
+            plain = np.asarray(found[name])
+            assert (plain.dtype, plain.shape, plain.tobytes()) == (tensor.dtype, tensor.shape, tensor.tobytes())
+    assert {name: found[name] for name in VALUES if name in found} == {
+        name: value for name, value in VALUES.items() if name in found
+    }
+
+
 @by_codec
 @pytest.mark.parametrize("where", ["names", "out"])
 def test_an_unknown_name_is_refused_with_a_list_of_what_there_is(store: casstore.Store, codec: str, where: str) -> None:
@@ -70,6 +95,16 @@ def test_an_unknown_name_is_refused_with_a_list_of_what_there_is(store: casstore
         store.get(asked, **options)
     with pytest.raises(UsageError, match="has no 'z'; it has t, u, v"):
         store.get_many([asked], **{k: (v if k == "names" else {"z": np.zeros((1, 3))}) for k, v in options.items()})
+
+
+@by_codec
+def test_a_value_cant_be_read_into_memory(store: casstore.Store, codec: str) -> None:
+    """A value named in `out` is refused, where a silent return would leave the caller's memory as it was."""
+    asked = store_one(store, codec, {"t": np.ones(3), "n": 1})
+    with pytest.raises(UsageError, match="'n'"):
+        store.get(asked, out={"n": np.zeros(())})
+    with pytest.raises(UsageError, match="'n'"):
+        store.get_many([asked], out={"n": np.zeros(1)})
 
 
 def test_of_a_large_object_only_the_frames_that_are_asked_for_are_read(
