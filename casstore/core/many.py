@@ -87,7 +87,8 @@ def load_many(
     Args:
         handle: the open store.
         keys: may repeat.
-        names: of the tensors and values that are wanted; None: all, or with `out` the tensors in it and all values.
+        names: of the tensors and values that are wanted, besides those in `out`; None: all, or with `out` the tensors in
+            it and all values.
         out: {name: tensor or array [len(keys), ...]} to read into.
         as_numpy: arrays instead of CPU torch tensors.
         return_misses: put a Miss in the place of what can't be served.
@@ -104,16 +105,15 @@ def load_many(
             results.append(row)
             continue
         values = values_of(row)
-        check_names(key, row, values, [*(names or ()), *(out or ())])
+        check_names(key, row, values, names or (), out or ())
         results.append({name: value for name, value in values.items() if names is None or name in names})
         for part in row.parts:
             layout = Layout.parse(part.layout)
             memory: dict[str, Bytes | None] = {}
             for name, info in layout.tensors.items():
-                if slots is not None:
-                    if name in slots:
-                        memory[name] = slots.memory(key, name, number, info)
-                elif names is None or name in names:
+                if slots is not None and name in slots:
+                    memory[name] = slots.memory(key, name, number, info)
+                elif name in names if names is not None else slots is None:
                     memory[name] = None
             if memory:
                 jobs.append(_Job(number, part, layout, memory))
