@@ -87,8 +87,8 @@ def load_many(
     Args:
         handle: the open store.
         keys: may repeat.
-        names: of the tensors and values that are wanted, besides those in `out`; None: all, or with `out` the tensors in
-            it and all values.
+        names: of the tensors and values that are wanted, besides those in `out`; None: all, or with `out` the tensors
+            in it and all values.
         out: {name: tensor or array [len(keys), ...]} to read into.
         as_numpy: arrays instead of CPU torch tensors.
         return_misses: put a Miss in the place of what can't be served.
