@@ -55,7 +55,7 @@ class _Slots:
 
     def tensor(self, name: str, number: int) -> Any:
         """The slot of a key, as a view."""
-        return self._tensors[name][number]
+        return self._tensors[name][number, ...]  # without the dots NumPy makes a copy of a single number
 
     def memory(self, key: Key, name: str, number: int, info: TensorInfo) -> Bytes:
         """The bytes of that slot.

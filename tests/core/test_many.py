@@ -114,6 +114,28 @@ def test_results_are_those_of_get_in_the_order_asked_for(
         ]
 
 
+@settings(max_examples=examples(40))
+@given(some.lists(some.integers(0, COUNT - 1), max_size=15), some.sets(some.sampled_from(["t", "s", "e"])),
+       some.none() | some.lists(some.sampled_from(IN_NUMPY)), some.booleans())  # fmt: skip
+def test_each_result_is_a_view_of_its_slot(
+    mixed: casstore.Store, numbers: list[int], own: set[str], names: list[str] | None, of_torch: bool
+) -> None:
+    """With `out` each slot holds its key's tensor, rank 0 and repeats included, and the result is that memory; names
+    adds other tensors and chooses values."""
+    out = {name: memory for name, memory in slots(of_torch, len(numbers)).items() if name in own}
+    found = mixed.get_many([KEYS[number] for number in numbers], names=names, out=out, as_numpy=True)
+    for position, (number, each) in enumerate(zip(numbers, found, strict=True)):
+        right = made(number)
+        assert isinstance(each, dict)
+        assert each.keys() == own | ({"n"} if names is None else set(names))
+        for name, value in each.items():
+            assert np.array_equal(value, right[name])
+            if name in own and np.asarray(value).size:
+                assert np.array_equal(out[name][position], right[name])
+                value[...] = 77
+                assert (np.asarray(out[name][position]) == 77).all()
+
+
 def test_without_keys_there_are_no_results(mixed: casstore.Store) -> None:
     """An empty list is served, with memory for nothing as well."""
     assert mixed.get_many([]) == []
@@ -221,6 +243,29 @@ def test_slots_of_keys_that_arent_stored_stay_as_they_were(store: casstore.Store
     assert [isinstance(each, casstore.Miss) for each in found] == [False, True, False, True, False, False, False]
     assert np.asarray(out["s"]).tolist() == [0, -1, 1, -1, 2, 3, 4]
     assert np.asarray(out["t"])[:, 0, 0].tolist() == [0, -1, 1, -1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("with_out", [False, True])
+def test_an_object_that_is_healed_before_its_damage_is_noted_is_served(
+    store: casstore.Store, with_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a put of another process heals what a reader found damaged, the batch has no miss and fills every slot."""
+    fill(store, 6)
+    damage(store, NAMES[3], "gone")
+    real = many.damaged
+
+    def note(*arguments: Any) -> Any:
+        in_child(lambda: fill(store, 6))
+        return real(*arguments)
+
+    monkeypatch.setattr(many, "damaged", note)
+    out = slots(False, 6) if with_out else None
+    found = store.get_many(KEYS[:6], out=out, names=None if with_out else IN_NUMPY, as_numpy=True)
+    assert [each["s"].tolist() for each in found] == list(range(6))  # type: ignore[index]
+    if out is not None:
+        assert out["s"].tolist() == list(range(6)) and out["t"][:, 0, 0].tolist() == list(range(6))
+        found[3]["s"][...] = 9  # type: ignore[index]
+        assert out["s"][3] == 9
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
