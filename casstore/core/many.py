@@ -181,7 +181,7 @@ def _again(
 def _all_missing(keys: Sequence[Key], misses: Mapping[int, Miss]) -> MissError:
     first = next(iter(misses))
     if len(misses) == 1:
-        return miss_error(keys[first], misses[first])
+        return MissError(str(miss_error(keys[first], misses[first])), misses[first], misses)
     told = "; ".join(f"{keys[number]}: {miss}" for number, miss in list(misses.items())[:10])
     more = f"; and {len(misses) - 10} more" if len(misses) > 10 else ""
     return MissError(f"nothing to serve for {len(misses)} of {len(keys)} keys: {told}{more}", misses[first], misses)

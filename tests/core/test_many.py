@@ -211,6 +211,23 @@ def test_of_eight_entries_the_bad_one_is_named_and_the_others_are_given(
     assert store.status().damaged == 1
 
 
+def test_a_tensor_of_the_wrong_size_for_its_resolution_is_refused(store: casstore.Store) -> None:
+    """T13: at 512x768 and stride 8 a latent is 64x96; of 8 puts the one with another size is refused by name."""
+    recipe = casstore.Recipe("vae", stride=8)
+    keys = [
+        casstore.Key.content(casstore.model.Content("file", bytes([number]) * 32, 1), recipe, resolution="512x768")
+        for number in range(8)
+    ]
+    with store.batch() as batch:
+        for number, asked in enumerate(keys):
+            if number == 5:
+                with pytest.raises(EncoderError, match=r"'latent' has shape.*must be 64x96"):
+                    batch.put(asked, {"latent": np.zeros((4, 96, 64), np.float32)})
+            else:
+                batch.put(asked, {"latent": np.full((4, 64, 96), number, np.float32)})
+    assert misses_of(store, keys) == {5: casstore.Miss("new")}
+
+
 def test_all_bad_keys_are_named_at_once_by_their_positions(store: casstore.Store) -> None:
     """Absent and damaged keys, also one that was asked for twice, are all in one MissError and its `misses`."""
     fill(store, 6)
