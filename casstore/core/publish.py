@@ -73,7 +73,7 @@ def place(handle: Handle, flusher: Flusher, temp: Temp, row: ObjectRow | None) -
     final = handle.directory.object(digest, codec)
     damaged = row is not None and not row.condemned
     if row is not None and damaged and row.codec != codec:
-        quarantine(handle, digest, row.codec)
+        quarantine(handle, digest, row.codec, stays=False)  # nothing takes its place
     if not fsio.same_file(final, temp.path):
         if damaged:
             quarantine(handle, digest, codec)
@@ -81,12 +81,12 @@ def place(handle: Handle, flusher: Flusher, temp: Temp, row: ObjectRow | None) -
         flusher.flush_now(handle.directory.shard(digest))
 
 
-def quarantine(handle: Handle, digest: bytes, codec: str) -> None:
-    """Keep a damaged file under another name; its final path may then be replaced."""
+def quarantine(handle: Handle, digest: bytes, codec: str, *, stays: bool = True) -> None:
+    """Keep a damaged file under another name; its final path may then be replaced, or (not `stays`) is free."""
     final = handle.directory.object(digest, codec)
     if os.path.lexists(final):
         kept = os.path.join(handle.directory.quarantine, f"{digest.hex()}-{time.time_ns()}{suffix(codec)}")
-        if fsio.size_of(final) is None or not fsio.link(final, kept):  # no file at all, or no hard links
+        if not stays or fsio.size_of(final) is None or not fsio.link(final, kept):  # or no file, or no hard links
             fsio.rename(final, kept)
 
 

@@ -163,6 +163,24 @@ def test_no_flipped_bit_or_cut_of_a_raw_object_ever_changes_a_tensor(store: cass
     assert get(store, "a") == mapped(store, "a") == right
 
 
+@by_codec
+def test_a_put_in_the_other_form_heals_a_damaged_object(store: casstore.Store, codec: str) -> None:
+    """After a put with the other codec every key of the object is served, the file is of that form, and what was
+    damaged is in quarantine."""
+    put_as(store, codec, a={"t": np.arange(99), "of": "a"}, b={"t": np.arange(99), "of": "b"})
+    path = object_file(store, "a")
+    bad = flipped(path.read_bytes(), path.stat().st_size - 1, 2)
+    overwrite(path, bad)
+    assert [get(store, name) for name in "ab"] == ["damaged"] * 2
+    put_as(store, OTHER[codec], a={"t": np.arange(99), "of": "a"})
+    assert [get(store, name) for name in "ab"] == [{"t": list(range(99)), "of": name} for name in "ab"]
+    assert [file.suffix for file in object_files(store.path)] == [SUFFIX[OTHER[codec]]]
+    (kept,) = Path(store.path, "quarantine").iterdir()
+    assert kept.name.startswith(path.stem) and kept.suffix == path.suffix
+    assert kept.read_bytes() == bad
+    assert store.verify(deep=True).findings == ()
+
+
 def test_a_file_in_the_other_form_stands_in_for_a_lost_one(store: casstore.Store) -> None:
     """Where the row's file is gone and the other form is there, sound, it is served; a changed one is a miss."""
     for codec in CODECS:
