@@ -7,6 +7,7 @@ between the commit and his open finds no file, looks again and takes the new one
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -15,7 +16,7 @@ from casstore.core.handle import Handle
 from casstore.core.publish import Temp, make_durable, place, remove, stage
 from casstore.core.put import GROUP_BYTES, GROUP_OBJECTS
 from casstore.core.read import damaged
-from casstore.errors import CorruptObjectError, StoreBusyError, UsageError
+from casstore.errors import CorruptObjectError, StoreBusyError, StoreIOError, StorePermissionError, UsageError
 from casstore.index.objects import NewObject, ObjectRow, object_rows, objects_after, save_form
 from casstore.locks import FileLock
 from casstore.model import CODECS, Codec, RepackReport
@@ -87,8 +88,8 @@ class _Repack:
                         place(handle, flusher, temp, None)
                         changed.append((current, temp.row))
                     save_form(connection, [new for _, new in changed])
+            self._remove([old for old, _ in changed])
             for old, new in changed:
-                fsio.unlink(handle.directory.object(old.digest, old.codec))
                 self._before += old.stored_bytes
                 self._after += new.stored.nbytes
             self._done += len(changed)
@@ -96,6 +97,18 @@ class _Repack:
                 self._progress(self._done)
         finally:
             remove(temps.values())
+
+    def _remove(self, rows: Sequence[ObjectRow]) -> None:
+        """Remove the files of the old form. Under the write lock and by the rows as they are now: somebody may have
+        healed an object by storing it in its old form again."""
+        if not rows:
+            return
+        with self._handle.index.write() as connection:
+            now = object_rows(connection, [row.digest for row in rows])
+            for row in rows:
+                if row.digest not in now or now[row.digest].codec != row.codec:
+                    with contextlib.suppress(StorePermissionError, StoreIOError):  # it is the next gc's
+                        fsio.unlink(self._handle.directory.object(row.digest, row.codec))
 
     def _read(self, row: ObjectRow) -> Payload | None:
         """The payload, checked against its name; None if it is damaged, which is noted."""
