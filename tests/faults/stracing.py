@@ -64,7 +64,8 @@ def run(arguments: Sequence[str], place: Path, injection: Injection | None = Non
     # The same calls in the same order each time: no random hashes, no new byte code.
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = ["strace", *options, sys.executable, "-m", "casstore", *arguments]
-    found = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False, cwd=place)
+    # Not in `place`, where Python looks for modules to import.
+    found = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False, cwd=place.parent)
     text = log.read_text(errors="replace")
     hit = any("INJECTED" in line and str(place) in line for line in text.splitlines())
     return Done(found.returncode, found.stderr.decode(errors="replace"), text, hit)
