@@ -9,7 +9,7 @@ from casstore.identity.keys import Key
 from casstore.index.objects import NewObject, save_objects
 from casstore.index.sources import SeenSource, Stat, save_root, save_sources
 from casstore.index.variants import NewVariant, save_variants
-from casstore.model import Content, TensorInfo
+from casstore.model import Content, Stored, TensorInfo
 from casstore.objects.payload import Layout
 
 BATCH = 4000
@@ -35,7 +35,9 @@ def rows(numbers: range) -> tuple[list[SeenSource], list[NewObject], list[NewVar
         stat = Stat(key.primary.nbytes, 10**18 + number, 10**18 + number, number + 1)
         sources.append(SeenSource(f"d{number // FOLDER:05}", f"photo_{number:07}.jpg", stat, True, key.primary))
         name = digest("object", number)
-        objects.append(NewObject(name, LAYOUT.text, LAYOUT.payload_nbytes, 260_000 + number % 1000, number))
+        objects.append(
+            NewObject(Stored(name, "zstd", LAYOUT.text, 260_000 + number % 1000, number), LAYOUT.payload_nbytes)
+        )
         values = f'{{"crop_offset":[{number % 7},0],"original_resolution":[768,{1024 + number % 97}]}}'
         variants.append(NewVariant(key, name, NAMES, values, "new", 40_000))
     return sources, objects, variants
