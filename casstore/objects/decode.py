@@ -180,6 +180,8 @@ def _decode_frame(frame: Frame, stored: memoryview, out: Bytes) -> None:
             _check_zstd(stored, frame.raw)
             done = _decompressor.zstd.stream_reader(stored).readinto(out)
         except zstandard.ZstdError as error:
+            if "memory" in str(error):
+                raise MemoryError(f"zstd: {error}") from error  # that says nothing about the frame
             raise CorruptObjectError(f"a zstd frame can't be decoded: {error}") from None
         if done != frame.raw:
             raise CorruptObjectError(f"a zstd frame has {done} bytes, not {frame.raw}")

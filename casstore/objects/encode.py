@@ -106,5 +106,8 @@ def _smallest(raw: Bytes, compressor: zstandard.ZstdCompressor) -> tuple[int, by
 
 
 def _compressed(raw: Bytes, compressor: zstandard.ZstdCompressor) -> tuple[int, bytes | memoryview]:
-    compressed = compressor.compress(raw.data)
+    try:
+        compressed = compressor.compress(raw.data)
+    except zstandard.ZstdError as error:
+        raise MemoryError(f"zstd: {error}") from error  # the only reason that compressing has to fail
     return (ZSTD, compressed) if len(compressed) <= WORTH_IT * len(raw) else (RAW, raw.data)

@@ -137,7 +137,10 @@ class _Opened:
         return self._descriptor
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        os.close(self._descriptor)
+        try:
+            os.close(self._descriptor)
+        except OSError as failed:
+            error = error or failed
         if isinstance(error, OSError) and not isinstance(error, CasstoreError):
             raise _typed(error, self._path) from error
 
