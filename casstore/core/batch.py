@@ -99,8 +99,12 @@ class Batch:
     def _begin_commit(self) -> None:
         """Write what has gathered into tmp/ while the group before is being committed, then have it committed too."""
         items = tuple(self._items)
-        group = Group(self._handle, items, self._run_id)
-        group.stage()
+        try:
+            group = Group(self._handle, items, self._run_id)
+            group.stage()
+        except BaseException:
+            self._await_commit()  # nothing goes on behind the back of whoever hears of the error
+            raise
         try:
             self._await_commit()
         except BaseException:

@@ -180,7 +180,7 @@ def _decode_frame(frame: Frame, stored: memoryview, out: Bytes) -> None:
             _check_zstd(stored, frame.raw)
             done = _decompressor.zstd.stream_reader(stored).readinto(out)
         except zstandard.ZstdError as error:
-            if "memory" in str(error):
+            if "Allocation error" in str(error):
                 raise MemoryError(f"zstd: {error}") from error  # that says nothing about the frame
             raise CorruptObjectError(f"a zstd frame can't be decoded: {error}") from None
         if done != frame.raw:
