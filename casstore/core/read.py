@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from casstore.core.forms import other_form
 from casstore.core.handle import Handle
 from casstore.core.pool import pool_map
 from casstore.errors import (
@@ -20,7 +21,7 @@ from casstore.errors import (
     UsageError,
 )
 from casstore.identity.keys import Key
-from casstore.index.objects import mark_damaged, object_rows
+from casstore.index.objects import mark_damaged, object_rows, save_form
 from casstore.index.reasons import explain_misses
 from casstore.index.variants import PartRow, VariantRow, find_variants
 from casstore.model import CODECS, Hit, Miss, Stored, TensorInfo
@@ -254,7 +255,7 @@ def miss_error(key: Key, miss: Miss) -> MissError:
 
 
 def damaged(handle: Handle, digest: bytes, error: CorruptObjectError) -> Miss | None:
-    """Mark an object as damaged, unless it was healed or swept meanwhile.
+    """Mark an object as damaged, unless it was healed or swept meanwhile, or is there in another form.
 
     Args:
         handle: the open store.
@@ -275,8 +276,11 @@ def damaged(handle: Handle, digest: bytes, error: CorruptObjectError) -> Miss | 
             try:
                 read_into(handle.directory.object(digest, row.codec), row.stored, layout, memory)
             except CorruptObjectError:
-                mark_damaged(connection, [digest])
-                return miss
+                other = other_form(handle.directory, row)
+                if other is None:
+                    mark_damaged(connection, [digest])
+                    return miss
+                save_form(connection, [other])
             return None
     except (NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError):
         return miss

@@ -112,12 +112,15 @@ def save_objects(connection: AnyConnection, new: Sequence[NewObject]) -> None:
 _change_form = Statement(
     update(objects)
     .where(objects.c.digest == bindparam("name"))
-    .values({name: bindparam(name) for name in ("codec", "stored_bytes", "stored_xxh3")} | {"verified_at": null()})
+    .values(
+        {name: bindparam(name) for name in ("codec", "stored_bytes", "stored_xxh3")}
+        | {"verified_at": null(), "damaged_at": null()}
+    )
 )
 
 
 def save_form(connection: AnyConnection, new: Sequence[NewObject]) -> None:
-    """Write that existing objects are stored in another form now; their other marks stay."""
+    """Write that existing objects are stored, soundly, in another form now."""
     _change_form.many(connection, [(o.stored.codec, o.stored.nbytes, o.stored.xxh3, o.stored.digest) for o in new])
 
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import xxhash
-
 from casstore import fsio
 from casstore.core.directory import Directory
-from casstore.errors import CorruptObjectError
-from casstore.identity.digests import signed
+from casstore.core.forms import other_form
 from casstore.index import backup as backups
 from casstore.index import migrate
-from casstore.index.objects import NewObject, ObjectRow, mark_damaged, objects_after, save_objects
+from casstore.index.objects import mark_damaged, objects_after, save_form
 from casstore.index.settings import read_settings
-from casstore.model import CODECS, Stored
-from casstore.objects.files import read_file
-from casstore.objects.stored import decode
-from casstore.objects.tensors import payload_digest
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -72,23 +65,7 @@ def _mark_lost(connection: Connection, directory: Directory) -> int:
     while rows := objects_after(connection, after, CHUNK):
         after = rows[-1].digest
         absent = [row for row in rows if fsio.size_of(directory.object(row.digest, row.codec)) != row.stored_bytes]
-        found = {row.digest: other for row in absent if (other := _other_form(directory, row)) is not None}
-        save_objects(connection, list(found.values()))
+        found = {row.digest: other for row in absent if (other := other_form(directory, row)) is not None}
+        save_form(connection, list(found.values()))
         count += mark_damaged(connection, [row.digest for row in absent if row.digest not in found])
     return count
-
-
-def _other_form(directory: Directory, row: ObjectRow) -> NewObject | None:
-    """What an object's row has to say if it was repacked since the backup: its file is there in another form."""
-    for codec in CODECS:
-        if codec == row.codec:
-            continue
-        try:
-            data = read_file(directory.object(row.digest, codec))
-            stored = Stored(row.digest, codec, row.layout, len(data), signed(xxhash.xxh3_64_intdigest(data)))
-            _, payload = decode(stored, data)
-        except CorruptObjectError:
-            continue
-        if payload_digest(payload) == row.digest:
-            return NewObject(stored, len(payload))
-    return None

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 import xxhash
 
 from casstore import fsio
+from casstore.core.forms import other_form
 from casstore.core.handle import Handle
 from casstore.errors import CorruptObjectError, NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError
 from casstore.identity.digests import signed
-from casstore.index.objects import ObjectRow, mark_damaged, mark_verified, object_rows, objects_after
+from casstore.index.objects import ObjectRow, mark_damaged, mark_verified, object_rows, objects_after, save_form
 from casstore.index.variants import variants_after
 from casstore.model import Finding, VerifyReport
 from casstore.objects.stored import decode
@@ -101,6 +102,10 @@ def _note(handle: Handle, bad: list[tuple[ObjectRow, str]], good: list[bytes], *
         with handle.index.write() as connection:
             now = object_rows(connection, [row.digest for row, _ in bad])
             still = [(row, problem) for row, problem in bad if _is_still_wrong(handle, now.get(row.digest), deep=deep)]
+            found = [other for row, _ in still if (other := other_form(handle.directory, now[row.digest])) is not None]
+            save_form(connection, found)
+            moved = {other.stored.digest for other in found}
+            still = [(row, problem) for row, problem in still if row.digest not in moved]
             mark_damaged(connection, [row.digest for row, _ in still])
             mark_verified(connection, good)
     except (NoSpaceError, StorePermissionError, StoreTooNewError, UnsafePlaceError):

@@ -573,3 +573,22 @@ def test_the_command_refuses_what_it_cant_do(
     assert "gc or repack is running" in capsys.readouterr().err
     lock.release()
     assert run(["repack", "--codec", "raw", "--yes", "--store", store.path]) == 0
+
+
+@pytest.mark.parametrize("use", ["verify", "get", "repack"])
+def test_an_index_from_before_a_repack_that_was_put_back_by_hand_takes_up_what_is_there(
+    store: casstore.Store, tmp_path: Path, use: str
+) -> None:
+    """Whoever comes first finds the files in the other form, and nothing is damaged or encoded again."""
+    fill(store, "zstd")
+    store.copy_index(tmp_path / "copy")
+    store.repack("raw", yes=True)
+    store.close()
+    shutil.copy(tmp_path / "copy", Path(store.path, "index.sqlite"))
+    with casstore.open(store.path) as again:
+        if use == "verify":
+            assert again.verify().findings == ()
+        elif use == "repack":
+            assert again.repack("zstd", yes=True).damaged == again.repack("raw", yes=True).damaged == 0
+        assert wrong(again) == []
+        assert again.verify(deep=True).findings == () and again.status().damaged == 0
