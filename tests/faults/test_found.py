@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import zstandard
 from core.helpers import fast_folder, get, put
 from faults.injection import Call, Fault, Faults
 from faults.running import descriptors
@@ -18,6 +20,7 @@ from casstore import fsio
 from casstore.core.directory import check_is_store
 from casstore.errors import NotAStoreError, StoreIOError, StorePermissionError
 from casstore.locks import FileLock
+from casstore.objects import decode, encode
 
 
 def call_of(calls: list[Call], name: str, ending: str, nth: int = 0) -> int:
@@ -143,3 +146,36 @@ def test_a_disk_that_became_read_only_is_a_permission_error_and_is_read(tmp_path
             with pytest.raises(StorePermissionError, match="EROFS"):
                 put(store, "c")
             assert get(store, "a") != "new"
+
+
+class NoMemory:
+    """A zstd that gets no memory."""
+
+    def stream_reader(self, _: Any) -> Any:
+        raise zstandard.ZstdError("zstd decompress error: Allocation error : not enough memory")
+
+    def compress(self, _: Any) -> bytes:
+        raise zstandard.ZstdError("cannot compress: Allocation error : not enough memory")
+
+
+def test_too_little_memory_for_zstd_is_not_damage(store: casstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading and verifying end with MemoryError; the object isn't marked, and is served when there is memory again."""
+    put(store, a={"t": np.arange(5000)})
+    with monkeypatch.context() as patched:
+        patched.setattr(decode._decompressor, "zstd", NoMemory())
+        for work in (lambda: get(store, "a"), lambda: store.verify(deep=True)):
+            with pytest.raises(MemoryError):
+                work()
+    assert get(store, "a") == {"t": list(range(5000))}
+    assert store.verify(deep=True).findings == ()
+
+
+def test_too_little_memory_for_a_put_is_pythons_error_for_that(
+    store: casstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No error of zstandard's own gets out; nothing is stored."""
+    with monkeypatch.context() as patched:
+        patched.setattr(encode._compressors, "others", NoMemory())
+        with pytest.raises(MemoryError):
+            put(store, a={"t": np.arange(5000)})
+    assert get(store, "a") == "new"
