@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from core.helpers import fast_folder, get, put
+from core.helpers import expect, fast_folder, get, put
 from faults.injection import Call, Fault, Faults
 from faults.running import descriptors
 
@@ -179,3 +179,12 @@ def test_too_little_memory_for_a_put_is_pythons_error_for_that(
         with pytest.raises(MemoryError):
             put(store, a={"t": np.arange(5000)})
     assert get(store, "a") == "new"
+
+
+def test_a_commit_is_not_called_a_failure_for_what_comes_after_it(store: casstore.Store, tmp_path: Path) -> None:
+    """The WAL can't be looked at after COMMIT: what the put stored counts as stored by it, and isn't put again."""
+    with Faults(tmp_path, rule=lambda name, path: "EIO" if name == "stat" and path.endswith("-wal") else "") as faults:
+        put(store, "a")
+    assert faults.hit == {"stat"}
+    assert sum(call.name == "create" and "/store/tmp/" in call.path for call in faults.calls) == 1
+    assert get(store, "a") == expect("a")
