@@ -154,7 +154,7 @@ def untold(error: CasstoreError, place: Path, faults: Faults) -> Iterator[str]:
     """What the message of an error lacks. `os.access` has no errno: it only says no."""
     text = str(error)
     named = faults.fault is not None and f"[{faults.fault.error}]" in text
-    if str(place) not in text or not (named or ("access" in faults.hit and "Check its owner and mode" in text)):
+    if str(place) not in text or not (named or ("access" in faults.hit and "owner and mode" in text)):
         yield f"{type(error).__name__} lacks path or errno: {text}"
 
 
