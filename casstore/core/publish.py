@@ -84,7 +84,7 @@ def place(handle: Handle, flusher: Flusher, temp: Temp, row: ObjectRow | None) -
 def quarantine(handle: Handle, digest: bytes, codec: str, *, stays: bool = True) -> None:
     """Keep a damaged file under another name; its final path may then be replaced, or (not `stays`) is free."""
     final = handle.directory.object(digest, codec)
-    if os.path.lexists(final):
+    if fsio.look(final) is not None:
         kept = os.path.join(handle.directory.quarantine, f"{digest.hex()}-{time.time_ns()}{suffix(codec)}")
         if not stays or fsio.size_of(final) is None or not fsio.link(final, kept):  # or no file, or no hard links
             fsio.rename(final, kept)

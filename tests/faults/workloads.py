@@ -214,3 +214,9 @@ def read(place: Path, done: Done) -> None:
             store.get(place / "p" / "p000.png", RECIPE)
         except casstore.errors.MissError as error:
             assert error.miss is not None and error.miss.reason == "new"
+
+
+@workload(small)
+def repack(place: Path, done: Done) -> None:
+    with casstore.open(place / "s") as store:
+        store.repack("raw", yes=True)
