@@ -149,8 +149,11 @@ def stored_samples(store: casstore.Store) -> set[str]:
 
 
 @rounds(40)
-def test_a_killed_build_loses_at_most_two_groups_and_two_batches(tmp_path: Path, many_pictures: Path, kills: int) -> None:
-    """After a kill nothing committed is missing, and at most 2 x 64 + 2 x batch_size pictures (one group commits while the next gathers) were encoded in vain."""
+def test_a_killed_build_loses_at_most_two_groups_and_two_batches(
+    tmp_path: Path, many_pictures: Path, kills: int
+) -> None:
+    """After a kill nothing committed is missing, and at most two groups and two batches of pictures were encoded in
+    vain: one group is committed while the next gathers."""
     rng = random.Random(3)
     for number in range(kills):
         path = tmp_path / f"store-{number // 4}"
