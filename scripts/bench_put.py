@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from bench_read import latents
 from timing import RUNS, ratios, spread
 
@@ -40,7 +41,7 @@ def bench_put(folder: Path) -> None:
     kinds: list[tuple[str, Make]] = [
         ("170 KB that don't compress", lambda _: {"t": rng.integers(0, 256, 170_000, dtype=np.uint8)}),
         ("4 KB that don't compress", lambda _: {"t": rng.integers(0, 256, 4_000, dtype=np.uint8)}),
-        ("real bf16 latents", lambda n: {"t": real[n % len(real)] + n}),
+        ("real bf16 latents", lambda n: {"t": torch.roll(real[n % len(real)].flatten(), n)}),
     ]
     for name, make in kinds:
         with casstore.open(folder / "store", create=True, durability="full") as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import random
@@ -63,24 +64,27 @@ def bench_read(folder: Path) -> None:
             with store.batch() as puts:
                 for key, tensor in zip(keys, tensors, strict=True):
                     puts.put(key, {"latent": tensor})
-            many = [keys[n] for n in order[:MANY]]
+            groups = [[keys[n] for n in order[start : start + MANY]] for start in range(0, COUNT, MANY)]
 
-            def into(_: int, many: Sequence[casstore.Key] = many, store: casstore.Store = store) -> float:
+            def many(
+                _: int,
+                groups: Sequence[Sequence[casstore.Key]] = groups,
+                store: casstore.Store = store,
+                out: dict[str, torch.Tensor] | None = None,
+            ) -> float:
                 began = time.perf_counter()
-                store.get_many(many, out={"latent": batch})
-                return (time.perf_counter() - began) / MANY
+                for group in groups:
+                    store.get_many(group, out=out)
+                return (time.perf_counter() - began) / COUNT
 
-            def fresh(_: int, many: Sequence[casstore.Key] = many, store: casstore.Store = store) -> float:
-                began = time.perf_counter()
-                store.get_many(many)
-                return (time.perf_counter() - began) / MANY
-
+            fresh = ratios(many, reference)
+            into = ratios(functools.partial(many, out={"latent": batch}), reference)
             get = ratios(per_item(lambda n, s=store, k=keys: s.get(k[n])), reference)
             given = ratios(per_item(lambda n, s=store, k=keys: s.get(k[n], out={"latent": mine})), reference)
             print(f"  get, {codec:<4}                                      {spread(get)}")
             print(f"  get, {codec:<4}, into given memory                   {spread(given)}")
-            print(f"  get_many({MANY}), {codec:<4}, per item                    {spread(ratios(fresh, reference))}")
-            print(f"  get_many({MANY}), {codec:<4}, into a batch, per item      {spread(ratios(into, reference))}")
+            print(f"  get_many({MANY}), {codec:<4}, per item                    {spread(fresh)}")
+            print(f"  get_many({MANY}), {codec:<4}, into a batch, per item      {spread(into)}")
             if codec == "raw":
                 mapped = per_item(lambda n, s=store, k=keys: s.get(k[n], mmap=True))
                 print(f"  get, raw, mapped                               {spread(ratios(mapped, reference))}")
