@@ -134,7 +134,9 @@ def check_header(frame: Frame, stored: memoryview, layout: Layout) -> None:
     Raises:
         CorruptObjectError: another layout, or a broken frame.
     """
-    # Stores have few layouts, so their headers are stored as the same few frames; the table vouches for the checksum.
+    # Stores have few layouts, so their headers are stored as the same few frames, which needn't be decoded again.
+    if xxhash.xxh3_64_intdigest(stored) != frame.checksum:
+        raise CorruptObjectError("the checksum of a frame differs")
     name = (frame.checksum, frame.stored, frame.raw, frame.codec)
     if _headers.get(name) == layout.text:
         return

@@ -66,7 +66,7 @@ def test_entries_that_all_processes_write_are_stored_once_though_one_is_killed(t
     """Of 8 processes that put the same 25 captions one dies anywhere: each caption has one tensor, which all see, no
     survivor has an error, and gc leaves no trace of the dead."""
     rng = random.Random(46)
-    unfinished = 0
+    unfinished, spread = 0, 1.0
     for number in range(rounds):
         path = tmp_path / str(number)
         casstore.open(path, create=True, durability="off").close()
@@ -91,11 +91,14 @@ def test_entries_that_all_processes_write_are_stored_once_though_one_is_killed(t
             for writer, survivor in enumerate(survivors, 1):
                 survivor.say([writer, PROCESSES * number + writer])
                 survivor.hear()
-            told = kill_once(die, rng, spread=1.0)
+            told = kill_once(die, rng, spread)
             seen = [survivor.result() for survivor in survivors]
         os.close(reading)
         os.close(writing)
-        unfinished += "done" not in told
+        if "done" in told:
+            spread /= 2  # this machine is faster than that
+        else:
+            unfinished += 1
         with casstore.open(path) as store:
             final = {caption: writer_of(store, caption) for caption in CAPTIONS}
             assert None not in final.values()

@@ -158,18 +158,14 @@ def read_both(payload: Any, file: bytes) -> tuple[bytes | None, dict[str, bytes]
 
 @pytest.mark.parametrize("name", SMALL)
 def test_no_flipped_bit_gives_other_bytes(name: str) -> None:
-    """With any single bit flipped `decode` refuses an object; `decode_into` may not notice what it has no use for, the
-    header of a layout that it has met."""
+    """With any single bit flipped an object is refused by either reader."""
     payload = SMALL[name]
     file = bytearray(file_of_payload(payload))
     intact = read_both(payload, bytes(file))
     assert intact[0] == payload.data.tobytes() and intact[1] is not None
-    first = read_table(memoryview(file), len(file))[0][0]
-    header = range(first.start, first.start + first.stored)
     for i in range(8 * len(file)):
         file[i // 8] ^= 1 << i % 8
-        expected = intact[1] if i // 8 in header else None
-        assert read_both(payload, bytes(file)) == (None, expected), f"bit {i % 8} of byte {i // 8}"
+        assert read_both(payload, bytes(file)) == (None, None), f"bit {i % 8} of byte {i // 8}"
         file[i // 8] ^= 1 << i % 8
 
 

@@ -246,7 +246,7 @@ def store_with_backup_and_gc(folder: Path) -> None:
 
 def _restore(path: str, told: Told) -> None:
     told.going("d")
-    oldest = min(os.listdir(Path(path, "backups")))
+    oldest = min(name for name in os.listdir(Path(path, "backups")) if name.endswith(".sqlite"))  # no half copy
     restore(path, str(Path(path, "backups", oldest)), yes=True, unsafe_filesystem=True)
     told.gone("d")
 
