@@ -91,7 +91,7 @@ def test_entries_that_all_processes_write_are_stored_once_though_one_is_killed(t
             for writer, survivor in enumerate(survivors, 1):
                 survivor.say([writer, PROCESSES * number + writer])
                 survivor.hear()
-            told = kill_once(die, rng, spread)
+            told = kill_once(die, rng, spread=spread)
             seen = [survivor.result() for survivor in survivors]
         os.close(reading)
         os.close(writing)
