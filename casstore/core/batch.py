@@ -121,6 +121,7 @@ class Batch:
         self._pending = None
         if pending.error is not None:
             self._items[:0] = pending.items  # a later flush tries again
+            self._bytes += sum(len(item.result.payload.data) for item in pending.items)
             raise pending.error
         assert pending.report is not None
         self.stored_bytes += pending.report.stored_bytes

@@ -195,16 +195,16 @@ def test_t20_a_full_disk_does_not_hide_what_failed(store: casstore.Store, folder
 
 
 def test_t22_a_disk_that_dies_late_costs_one_group(store: casstore.Store, folder: Path) -> None:
-    """T22: of 100 pictures with number 90 corrupt, the disk has no room for data from the second group's first write
-    on: the first group is stored, the error is typed, and the next build encodes only what isn't there."""
+    """T22: of 100 pictures with number 90 corrupt, the disk is full from the moment that the first group is committed:
+    that group is stored, the error is typed, and the next build encodes only what isn't there."""
     paths = pictures(folder / "p", 100, size=(16, 16))
     paths[90].write_bytes(paths[90].read_bytes()[:60])
     encoder, again = FakeEncoder(), FakeEncoder()
-    staged: list[str] = []
+    removed: list[str] = []  # temps, which go once their group is committed
 
     def full(name: str, path: str) -> str:
-        staged.extend([path] if name == "create" and "/s/tmp/" in path else [])
-        return "ENOSPC" if len(staged) > 64 and name in ("write", "create") and "/s/tmp/" in path else ""
+        removed.extend([path] if name == "unlink" and "/s/tmp/" in path else [])
+        return "ENOSPC" if len(removed) >= 64 and name in ("write", "create", "link") else ""
 
     with Faults(folder, rule=full), pytest.raises(casstore.errors.NoSpaceError, match="ENOSPC"):
         build(store, folder / "p", encoder, "16x16")
