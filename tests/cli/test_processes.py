@@ -114,8 +114,8 @@ def test_an_interrupted_build_says_what_is_done_and_what_is_left(
 
     pictures(tmp_path / "p", 4)
     (tmp_path / "stopping.py").write_text(
-        "import os, signal\nfrom kit import FakeEncoder\n"
-        "def stopping():\n    return FakeEncoder(before=lambda items: os.kill(os.getpid(), signal.SIGINT))\n"
+        "import signal\nfrom kit import FakeEncoder\n"
+        "def stopping():\n    return FakeEncoder(before=lambda items: signal.raise_signal(signal.SIGINT))\n"
     )
     monkeypatch.chdir(tmp_path)
     assert run(["init", "-s", "s"]) == 0
