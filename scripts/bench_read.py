@@ -121,18 +121,17 @@ def _scaling(path: Path, keys: Sequence[casstore.Key]) -> None:
             process.join()
         speeds[processes] = [processes * len(keys) / seconds for seconds in times]
     two = statistics.median(speeds[2]) / statistics.median(speeds[1])
-    from casstore.core import many as reading_many
+    from casstore.core import pool
 
     with casstore.open(path) as store:
         batch = torch.empty(len(keys), *store.get(keys[0])["latent"].shape, dtype=torch.bfloat16)
 
         def run(threads: int) -> float:
-            reading_many.THREADS = threads
+            pool.THREADS = threads
             began = time.perf_counter()
             store.get_many(keys, out={"latent": batch})
             return time.perf_counter() - began
 
-        reading_many.FEW = 0
         gains = ratios(lambda _: run(1), lambda _: run(2))
     print(f"  two processes, x one                           {two:6.2f}")
     print(f"  get_many with two threads, x one               {spread(gains)}")

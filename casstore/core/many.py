@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from casstore.core.handle import Handle
-from casstore.core.pool import THREADS, pool_map
+from casstore.core.pool import helped
 from casstore.core.read import check_names, damaged, find_rows, load, miss_error, read_part, values_of
 from casstore.errors import CorruptObjectError, MissError, UsageError
 from casstore.identity.keys import Key
@@ -15,11 +18,14 @@ from casstore.index.variants import PartRow
 from casstore.model import Miss, TensorInfo
 from casstore.objects.payload import Layout
 from casstore.objects.planes import Bytes
-from casstore.objects.tensors import memory_of, new_tensor
+from casstore.objects.tensors import memory_of, new_tensor, slots_of
 
 Result = dict[str, Any]
 
-FEW = 4  # keys; so many are read sooner than other threads wake up
+FEW = 4  # objects; so many are read sooner than other threads wake up
+SMALL = 32 << 10  # bytes; a container of less is decoded sooner than another thread takes it
+PATIENCE = 100e-6  # seconds per object, besides its bytes at MEMORY_SPEED; what takes longer comes from a slow disk
+MEMORY_SPEED = 1 << 30  # bytes/s
 
 
 @dataclass(slots=True)
@@ -40,13 +46,14 @@ class _Slots:
     """
 
     def __init__(self, out: Mapping[str, Any], count: int) -> None:
-        self._tensors = out
+        self._tensors: dict[str, Sequence[Any]] = {}
         self._infos: dict[str, TensorInfo] = {}
         self._memory: dict[str, Bytes] = {}
         for name, value in out.items():
             info, memory = memory_of(name, value)
             if not info.shape or info.shape[0] != count:
                 raise UsageError(f"out[{name!r}] has shape {list(info.shape)}; its first size must be {count}")
+            self._tensors[name] = slots_of(value)
             self._infos[name] = TensorInfo(info.dtype, info.shape[1:])
             self._memory[name] = memory.reshape(count, -1) if count else memory
 
@@ -55,7 +62,7 @@ class _Slots:
 
     def tensor(self, name: str, number: int) -> Any:
         """The slot of a key, as a view."""
-        return self._tensors[name][number, ...]  # without the dots NumPy makes a copy of a single number
+        return self._tensors[name][number]
 
     def memory(self, key: Key, name: str, number: int, info: TensorInfo) -> Bytes:
         """The bytes of that slot.
@@ -132,11 +139,21 @@ def load_many(
 def _run(
     handle: Handle, jobs: list[_Job], results: list[Result | Miss], slots: _Slots | None, *, as_numpy: bool
 ) -> list[tuple[_Job, CorruptObjectError]]:
-    """Do the jobs, each thread a contiguous share of them in the order of the shards; returns those that failed."""
-    failed: list[tuple[_Job, CorruptObjectError]] = []
+    """Do the jobs in the order of the shards; returns those that failed.
 
-    def work(share: list[_Job]) -> None:
-        for job in share:
+    Threads take them one by one. There are helpers only where they don't just wait for each other in Python: if much
+    has to be decoded, or once the disk turns out to be slow.
+    """
+    failed: list[tuple[_Job, CorruptObjectError]] = []
+    jobs.sort(key=lambda job: job.part.object_digest)
+    left = deque(jobs)
+
+    def work(count: int = len(jobs)) -> None:
+        for _ in range(count):
+            try:
+                job = left.popleft()
+            except IndexError:
+                return
             found: Result = {}
             memory: dict[str, Bytes] = {}
             for name, given in job.memory.items():
@@ -151,13 +168,17 @@ def _run(
             else:
                 results[job.number] |= found  # type: ignore[operator]
 
-    jobs.sort(key=lambda job: job.part.object_digest)
-    if len(jobs) <= FEW:
-        work(jobs)
-    else:
-        size = -(-len(jobs) // THREADS)
-        for _ in pool_map(work, [jobs[start : start + size] for start in range(0, len(jobs), size)]):
-            pass
+    try:
+        helpful = sum(job.part.codec != "raw" and job.part.stored_bytes > SMALL for job in jobs) > FEW
+        if not helpful:
+            began = time.perf_counter()
+            work(FEW)
+            took = time.perf_counter() - began
+            helpful = took > FEW * PATIENCE + sum(job.part.stored_bytes for job in jobs[:FEW]) / MEMORY_SPEED
+        with helped(work) if helpful and left else contextlib.nullcontext():
+            work()
+    finally:
+        left.clear()  # after an error the helpers stop, too
     return failed
 
 

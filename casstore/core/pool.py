@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -35,6 +36,19 @@ def pool_map(work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
         for future in futures:
             if not future.cancel():
                 future.exception()
+
+
+@contextlib.contextmanager
+def helped(work: Callable[[], object]) -> Iterator[None]:
+    """Other threads do `work()` as well, for as long as the block does its part; their errors are raised after it."""
+    futures = [reading_pool().submit(work) for _ in range(THREADS - 1)]
+    try:
+        yield
+    finally:
+        wait([future for future in futures if not future.cancel()])
+    for future in futures:
+        if not future.cancelled():
+            future.result()
 
 
 def _forget_parent() -> None:

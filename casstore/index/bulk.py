@@ -62,6 +62,8 @@ class ByDigest:
 
     def rows(self, connection: AnyConnection, digests: Sequence[bytes]) -> list[Row]:
         """The rows for these digests, in no order."""
+        if len(digests) == 1:
+            return self.of(1).rows(connection, digests)
         found: list[Row] = []
         for part in chunks(digests):
             # The list is padded with its last value, so that four statements serve for all lengths.

@@ -75,7 +75,9 @@ class Index:
         self._warned = False
         self._poisoned = _inode(self.path) in _poisoned
         self._active: dict[int, int] = {}  # thread -> transactions it is in
-        self._gate = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()  # of the two above and below
+        self._gate = threading.Condition(self._lock)
+        self._forks = False  # whether a fork waits at the gate
         self._idle: deque[sqlite3.Connection] = deque()  # for glances; taken and given back by any thread
         self._queue = threading.Lock()  # threads queue here, processes at the file lock
         self._file_lock = FileLock(self._write_lock_path)
@@ -291,7 +293,7 @@ class Index:
 
     def _enter(self) -> None:
         me = threading.get_ident()
-        with self._gate:
+        with self._lock:
             if self._poisoned:
                 raise UsageError(
                     f"{self.path}: this process was forked inside a transaction, so SQLite can't be trusted with this "
@@ -301,10 +303,13 @@ class Index:
 
     def _leave(self) -> None:
         me = threading.get_ident()
-        with self._gate:
-            self._active[me] -= 1
-            if not self._active[me]:
-                del self._active[me]
+        with self._lock:
+            count = self._active[me] - 1
+            if count:
+                self._active[me] = count
+                return
+            del self._active[me]
+            if self._forks:
                 self._gate.notify_all()
 
     def _take(self) -> sqlite3.Connection:
@@ -319,7 +324,9 @@ class Index:
     def _before_fork(self) -> None:
         self._gate.acquire()
         me = threading.get_ident()
+        self._forks = True
         self._gate.wait_for(lambda: not self._active.keys() - {me}, BUSY_SECONDS)
+        self._forks = False
         if not self._active:
             self._dispose()
 

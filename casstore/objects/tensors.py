@@ -3,9 +3,10 @@ is asked for."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,12 +115,8 @@ def new_tensor(name: str, info: TensorInfo, *, as_numpy: bool) -> tuple[Any, Byt
         return memory.view(_numpy_dtype(name, info)).reshape(info.shape), memory
     import torch
 
-    dtype = _torch_dtype(name, info)
-    if not info.shape or 0 in info.shape:
-        flat = torch.empty(nbytes(info), dtype=torch.uint8, device="cpu")
-        return flat.view(dtype).view(info.shape), flat.numpy()
-    tensor = torch.empty(info.shape, dtype=dtype, device="cpu")  # whatever the default device is
-    return tensor, tensor.view(torch.uint8).numpy().reshape(-1)
+    tensor = torch.empty(info.shape, dtype=_torch_dtype(name, info), device="cpu")  # whatever the default device is
+    return tensor, _bytes_at(tensor.data_ptr(), nbytes(info))
 
 
 def tensor_over(name: str, info: TensorInfo, memory: Bytes, *, as_numpy: bool) -> Any:
@@ -162,10 +159,27 @@ def memory_of(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
     if not strided or value.is_neg() or value.is_conj() or value.is_quantized:
         raise UsageError(f"out[{name!r}] can't be read into: it must be a contiguous plain tensor on the CPU")
     info = TensorInfo(_short(value.dtype), tuple(value.shape))
-    if value.ndim and value.stride(-1) == 1 and not value.requires_grad and not value.is_complex():
-        return info, value.view(torch.uint8).numpy().reshape(-1)
-    flat = value.detach().as_strided((value.numel(),), (1,), value.storage_offset())
-    return info, flat.view(torch.uint8).numpy()
+    return info, _bytes_at(value.data_ptr(), nbytes(info))
+
+
+def slots_of(value: Any) -> Sequence[Any]:
+    """Views of a tensor or array at each place of its first dimension."""
+    if isinstance(value, np.ndarray):
+        return [value[number, ...] for number in range(len(value))]  # without the dots a single number is copied
+    found: Sequence[Any] = value.detach().unbind(0)  # at once: one by one they cost a tenth of reading a latent
+    return found
+
+
+def _bytes_at(address: int, count: int) -> Bytes:
+    """The memory of a tensor, which has to outlive it: at a third of the price of torch's own views of it."""
+    if not count:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(_array(count).from_address(address), np.uint8)
+
+
+@functools.lru_cache(maxsize=256)
+def _array(count: int) -> Any:
+    return ctypes.c_ubyte * count
 
 
 @functools.lru_cache

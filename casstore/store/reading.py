@@ -165,7 +165,8 @@ class Reading:
             out: {name: tensor or array [len(keys), ...]}, such as a pinned batch: each result is read into its slot,
                 and holds a view of it.
             as_numpy: NumPy arrays instead of CPU torch tensors.
-            on_miss: "raise": a MissError that names all keys that can't be served; "return": the Miss in its place.
+            on_miss: "raise": a MissError that names all keys that can't be served; "return": the Miss in its place; its
+                slot stays as it was, or holds anything if the object was found damaged while it was read.
 
         Raises:
             MissError: see `on_miss`; `.misses` has the reason at each position.

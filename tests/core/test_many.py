@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +36,7 @@ from hypothesis import given, settings
 
 import casstore
 from casstore.core import many
-from casstore.errors import EncoderError, MissError, UsageError
+from casstore.errors import EncoderError, MissError, StoreIOError, UsageError
 from casstore.objects.table import FRAME_LIMIT
 
 COUNT = 12
@@ -376,6 +377,64 @@ def test_one_select_finds_all_keys(mixed: casstore.Store) -> None:
     assert len(statements) == 1 and statements[0].startswith("SELECT")
 
 
+@pytest.fixture
+def helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every disk counts as slow, so that other threads help to read even the smallest objects."""
+    monkeypatch.setattr(many, "PATIENCE", 0.0)
+    monkeypatch.setattr(many, "MEMORY_SPEED", float("inf"))
+
+
+@pytest.mark.usefixtures("helpers")
+def test_threads_wait_for_a_slow_disk_side_by_side(mixed: casstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the first few files came slowly, two files are being read at the same time."""
+    both, real, count = threading.Barrier(2), many.read_part, itertools.count()
+
+    def slowly(*args: Any) -> None:
+        if next(count) in (many.FEW, many.FEW + 1):
+            both.wait(60)
+        real(*args)
+
+    monkeypatch.setattr(many, "read_part", slowly)
+    assert [each["n"] for each in mixed.get_many(KEYS) if isinstance(each, dict)] == list(range(COUNT))
+
+
+def test_small_objects_from_memory_are_read_by_one_thread(
+    mixed: casstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that would only wait for each other stay away."""
+    threads, real = set(), many.read_part
+
+    def noted(*args: Any) -> None:
+        threads.add(threading.get_ident())
+        real(*args)
+
+    monkeypatch.setattr(many, "read_part", noted)
+    monkeypatch.setattr(many, "PATIENCE", 60.0)
+    mixed.get_many(KEYS)
+    assert threads == {threading.get_ident()}
+
+
+@pytest.mark.usefixtures("helpers")
+@pytest.mark.parametrize("first", [0, many.FEW + 1])
+def test_an_error_in_one_thread_ends_the_others_and_is_raised(
+    mixed: casstore.Store, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """A disk error at one file is raised, whoever met it, and no file is begun after it once all have heard of it."""
+    count = itertools.count()
+
+    def failing(*args: Any) -> None:
+        if next(count) >= first:
+            raise StoreIOError("the disk is gone")
+
+    monkeypatch.setattr(many, "read_part", failing)
+    with pytest.raises(StoreIOError, match="gone"):
+        mixed.get_many(KEYS)
+    begun = next(count)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(next, count).result() == begun + 1, "somebody still reads"
+
+
+@pytest.mark.usefixtures("helpers")
 def test_forked_children_read_with_threads_of_their_own(mixed: casstore.Store) -> None:
     """Children forked after their parent's threads have read, and of which one forks again, read everything."""
 
@@ -387,6 +446,7 @@ def test_forked_children_read_with_threads_of_their_own(mixed: casstore.Store) -
         assert [one.result(), two.result(), read()] == [list(range(COUNT))] * 3
 
 
+@pytest.mark.usefixtures("helpers")
 def test_threads_may_read_batches_at_the_same_time(mixed: casstore.Store) -> None:
     """Many batches from several threads at once, small and large, into memory and without, are all right."""
 
