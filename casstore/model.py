@@ -29,13 +29,15 @@ class Content:
     """One distinct input content.
 
     Attributes:
-        kind: "file" or "text".
+        kind: "file", "text", "array", or "composite" (several contents under roles).
         digest: 32 bytes; for a file the BLAKE3 of its bytes.
         nbytes: its length in bytes.
         width, height: of the picture as it is stored, in pixels; None if nobody looked or the header was refused.
         orientation: the EXIF orientation, 1 to 8, or None.
         note: what is worth knowing about it ("CMYK"), or why its header was refused (then width is None).
         text: the string itself, for a text.
+        frames, rate: how many pictures or samples, and how many per second; of files that a probe has looked at.
+        array: the array itself, for an array.
     """
 
     kind: str
@@ -46,6 +48,9 @@ class Content:
     orientation: int | None = field(default=None, compare=False)
     note: str | None = field(default=None, compare=False)
     text: str | None = field(default=None, compare=False, repr=False)
+    frames: int | None = field(default=None, compare=False)
+    rate: float | None = field(default=None, compare=False)
+    array: Any = field(default=None, compare=False, repr=False)
 
     @property
     def refused(self) -> bool:

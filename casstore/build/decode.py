@@ -45,6 +45,7 @@ def decode_row(planned: PlanRow, recipe: Recipe, resolution: resolutions.Resolut
         PictureError: it can't be decoded whole.
     """
     row = planned.row
+    assert row.path is not None
     source = read_source(row.path)
     if row.content is None or source.content.digest != row.content.digest:
         raise SourceChanged

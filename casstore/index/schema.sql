@@ -11,7 +11,7 @@ CREATE TABLE hashes (
     width INTEGER,
     height INTEGER,
     orientation INTEGER,
-    note TEXT,
+    note TEXT, frames INTEGER, rate REAL,
     CONSTRAINT ck_hashes_digest CHECK (length(digest) = 32),
     CONSTRAINT uq_hashes UNIQUE (digest, kind),
     CONSTRAINT ck_hashes_kind CHECK (kind IN ('file', 'text', 'array', 'composite'))
@@ -37,7 +37,8 @@ CREATE TABLE roots (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL,
     path ANY NOT NULL,
-    last_seen_at INTEGER NOT NULL,
+    last_seen_at INTEGER NOT NULL, fs_id TEXT, inode INTEGER, state TEXT DEFAULT 'whole' NOT NULL
+    CONSTRAINT ck_roots_state CHECK (state IN ('whole', 'unavailable', 'suspicious')),
     CONSTRAINT uq_roots_path UNIQUE (path),
     CONSTRAINT uq_roots UNIQUE (name)
 ) STRICT;
@@ -73,7 +74,7 @@ CREATE TABLE value_sets (
 CREATE TABLE directories (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     root_id INTEGER NOT NULL,
-    relpath ANY NOT NULL,
+    relpath ANY NOT NULL, fs_id TEXT, st_mtime_ns INTEGER, st_ino INTEGER, listed_at INTEGER,
     CONSTRAINT uq_directories UNIQUE (root_id, relpath),
     CONSTRAINT fk_directories_root_id FOREIGN KEY(root_id) REFERENCES roots (id) ON DELETE RESTRICT
 ) STRICT;
@@ -173,6 +174,23 @@ CREATE TABLE "variant_parts" (
     CONSTRAINT fk_variant_parts_stamp_id FOREIGN KEY(stamp_id) REFERENCES schema_stamps (id) ON DELETE RESTRICT,
     CONSTRAINT fk_variant_parts_inputs_id FOREIGN KEY(inputs_id) REFERENCES hashes (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT;
+CREATE TABLE directory_prints (
+    directory_id INTEGER NOT NULL,
+    filter TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,
+    files INTEGER NOT NULL,
+    CONSTRAINT pk_directory_prints PRIMARY KEY (directory_id, filter),
+    CONSTRAINT fk_directory_prints_directory_id FOREIGN KEY(directory_id) REFERENCES directories (id) ON DELETE RESTRICT
+) WITHOUT ROWID, STRICT;
+CREATE TABLE hash_members (
+    hash_id INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    ordinal INTEGER NOT NULL,
+    member_id INTEGER NOT NULL,
+    CONSTRAINT pk_hash_members PRIMARY KEY (hash_id, role, ordinal),
+    CONSTRAINT fk_hash_members_hash_id FOREIGN KEY(hash_id) REFERENCES hashes (id) ON DELETE RESTRICT,
+    CONSTRAINT fk_hash_members_member_id FOREIGN KEY(member_id) REFERENCES hashes (id) ON DELETE RESTRICT
+) WITHOUT ROWID, STRICT;
 CREATE INDEX ix_failures_hash_id ON failures (hash_id);
 CREATE INDEX ix_failures_inputs_id ON failures (inputs_id);
 CREATE INDEX ix_failures_recipe_id ON failures (recipe_id);
@@ -187,6 +205,7 @@ CREATE INDEX ix_objects_condemned_at ON objects (condemned_at) WHERE condemned_a
 CREATE INDEX ix_variant_parts_object_id ON variant_parts (object_id);
 CREATE INDEX ix_variant_parts_stamp_id ON variant_parts (stamp_id);
 CREATE INDEX ix_variant_parts_inputs_id ON variant_parts (inputs_id) WHERE inputs_id IS NOT NULL;
+CREATE INDEX ix_hash_members_member_id ON hash_members (member_id);
 CREATE VIEW v_sources AS SELECT rtrim(r.path, '/') || '/' || CASE d.relpath WHEN '' THEN '' ELSE d.relpath || '/' END || s.name AS path,
        r.name AS root,
        lower(hex(h.digest)) AS content,
@@ -247,6 +266,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0004');
+INSERT INTO alembic_version (version_num) VALUES ('0005');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;

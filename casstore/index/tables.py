@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from sqlalchemy import (
+    REAL,
     CheckConstraint,
     Column,
     Dialect,
@@ -26,9 +27,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 4
+SCHEMA = 5
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
-MIN_READER = MIN_WRITER = 4
+MIN_READER = 4
+MIN_WRITER = 5
 """The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -101,14 +103,31 @@ roots = _table(
     Column("name", Text, nullable=False, unique=True),
     Column("path", FileName, nullable=False),
     Column("last_seen_at", Integer, nullable=False),
+    Column("fs_id", Text),
+    Column("inode", Integer),
+    Column("state", Text, nullable=False, server_default="whole"),
     UniqueConstraint("path", name="uq_roots_path"),
+    CheckConstraint("state IN ('whole', 'unavailable', 'suspicious')", "state"),
 )
 directories = _table(
     "directories",
     _id(),
     _reference("root_id", "roots"),
     Column("relpath", FileName, nullable=False),
+    Column("fs_id", Text),
+    Column("st_mtime_ns", Integer),
+    Column("st_ino", Integer),
+    Column("listed_at", Integer),
     UniqueConstraint("root_id", "relpath"),
+)
+directory_prints = _table(
+    "directory_prints",
+    _reference("directory_id", "directories"),
+    Column("filter", Text, nullable=False),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("files", Integer, nullable=False),
+    PrimaryKeyConstraint("directory_id", "filter"),
+    rowid=False,
 )
 hashes = _table(
     "hashes",
@@ -120,8 +139,19 @@ hashes = _table(
     Column("height", Integer),
     Column("orientation", Integer),
     Column("note", Text),
+    Column("frames", Integer),
+    Column("rate", REAL),
     UniqueConstraint("digest", "kind"),
     CheckConstraint("kind IN ('file', 'text', 'array', 'composite')", "kind"),
+)
+hash_members = _table(
+    "hash_members",
+    _reference("hash_id", "hashes"),
+    Column("role", Text, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    _reference("member_id", "hashes"),
+    PrimaryKeyConstraint("hash_id", "role", "ordinal"),
+    rowid=False,
 )
 texts = _table(
     "texts",
@@ -236,6 +266,7 @@ failures = _table(
 for _child, _column in (
     (sources, "hash_id"),
     (source_contents, "hash_id"),
+    (hash_members, "member_id"),
     (objects, "layout_id"),
     (objects, "condemned_at"),  # not a foreign key: gc asks for the few that are condemned
     (variants, "inputs_id"),

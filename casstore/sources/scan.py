@@ -24,7 +24,7 @@ from casstore.index.sources import (
 )
 from casstore.model import Content
 from casstore.sources.images import EXTENSIONS
-from casstore.sources.inputs import Inputs, Row
+from casstore.sources.inputs import Cell, Inputs, Row
 from casstore.sources.read import is_settled, read_source
 
 HASH_THREADS = 4
@@ -250,4 +250,4 @@ def _row(
 ) -> Row:
     relative = os.path.join(*place)
     sample = os.path.relpath(relative, inside) if inside else relative
-    return Row(prefix + sample, os.path.join(root, relative), content, error)
+    return Row(prefix + sample, {"image": (Cell(content, os.path.join(root, relative), error),)})
