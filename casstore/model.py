@@ -66,6 +66,14 @@ class Content:
         return (self.width, self.height) if (self.orientation or 1) >= 5 else (self.height, self.width)
 
 
+class Member(NamedTuple):
+    """A content of several that are encoded together: its role, and its place among those of the same role."""
+
+    role: str
+    ordinal: int
+    content: Content
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """What is known of a stored tensor without reading it: safetensors dtype name ("BF16") and shape."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from casstore.errors import SourceNotFoundError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.canonical import canonical
-from casstore.identity.digests import KEY_CONTEXT, file_digest, json_digest, text_digest
+from casstore.identity.digests import COMPOSITE_CONTEXT, KEY_CONTEXT, file_digest, json_digest, text_digest
 from casstore.identity.recipes import Recipe
-from casstore.model import Content
+from casstore.model import Content, Member
 
 NO_PARAMS = "{}"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """(content, recipe, resolution, variation, params); made by `Key.file`, `Key.text` or `Key.content`.
+    """(content, inputs, recipe, resolution, variation, params); made by `Key.file`, `Key.text` or `Key.content`.
 
     Attributes:
         primary: the input content.
@@ -26,6 +27,8 @@ class Key:
         resolution: "HxW" in pixels, or "" for the full size.
         variation: counts from 0.
         params: canonical JSON of anything else that tells variants of one content apart.
+        members: if other contents are encoded together with it: all of them, the primary included, by role and ordinal.
+        inputs: the content that stands for all of these: a composite, or the primary itself when it is alone.
         digest: 32 bytes that stand for all of it.
     """
 
@@ -34,18 +37,21 @@ class Key:
     resolution: str = resolutions.FULL
     variation: int = 0
     params: str = NO_PARAMS
+    members: tuple[Member, ...] = ()
+    inputs: Content = field(init=False, compare=False, repr=False)
     digest: bytes = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         resolutions.parse(self.resolution)
         if isinstance(self.variation, bool) or not isinstance(self.variation, int) or self.variation < 0:
             raise UsageError(f"a variation counts from 0; {self.variation!r} doesn't")
-        content = self.primary.digest.hex()
-        # The second digest is that of the inputs: the composite of all members, or the primary itself when alone.
+        members = tuple(sorted(self.members, key=lambda member: member[:2]))
+        object.__setattr__(self, "members", members)
+        object.__setattr__(self, "inputs", composite(members) if members else self.primary)
         parts = [
             self.primary.kind,
-            content,
-            content,
+            self.primary.digest.hex(),
+            self.inputs.digest.hex(),
             self.recipe.digest.hex(),
             self.resolution,
             self.variation,
@@ -61,14 +67,16 @@ class Key:
         *,
         resolution: str | None = None,
         variation: int = 0,
-        params: dict[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        members: Sequence[Member] = (),
     ) -> Key:
-        """The key of a content that is known already."""
+        """The key of a content that is known already; `members` as above."""
         if resolution is not None and not isinstance(resolution, str):
             raise UsageError(
                 f"{resolution!r} isn't the resolution of a key; write 'HEIGHTxWIDTH', or None for full size"
             )
-        return cls(primary, recipe, resolution or resolutions.FULL, variation, canonical(params or {}, "params"))
+        told = canonical(dict(params or {}), "params")
+        return cls(primary, recipe, resolution or resolutions.FULL, variation, told, tuple(members))
 
     @classmethod
     def file(
@@ -112,6 +120,19 @@ class Key:
     def __str__(self) -> str:
         size = self.resolution or "full size"
         return f"{self.primary.kind} {short(self.primary.digest)}, {self.recipe.name}, {size}"
+
+
+def composite(members: Sequence[Member]) -> Content:
+    """The content that several contents are together.
+
+    Raises:
+        UsageError: there are less than two, or two have the same role and ordinal.
+    """
+    places = [member[:2] for member in members]
+    if len(places) < 2 or len(set(places)) < len(places):
+        raise UsageError(f"contents that are encoded together are two or more, each with its own role, not {places}")
+    parts = [[role, ordinal, content.digest.hex()] for role, ordinal, content in members]
+    return Content("composite", json_digest(COMPOSITE_CONTEXT, parts), 0)
 
 
 def short(digest: bytes) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.sqlite import insert
 from casstore.identity.keys import Key
 from casstore.index.bulk import now_ms, storable
 from casstore.index.tables import failures
-from casstore.index.variants import save_contents, save_recipes
+from casstore.index.variants import save_inputs, save_recipes
 
 MESSAGE_LIMIT = 2000  # characters
 
@@ -23,7 +23,7 @@ def save_failures(connection: Connection, failed: Sequence[tuple[Key, str, str]]
     """
     if not failed:
         return
-    contents = save_contents(connection, (key.primary for key, _, _ in failed))
+    contents = save_inputs(connection, (key for key, _, _ in failed))
     recipes = save_recipes(connection, (key for key, _, _ in failed))
     statement = insert(failures)
     new = statement.excluded
@@ -43,7 +43,7 @@ def save_failures(connection: Connection, failed: Sequence[tuple[Key, str, str]]
             {
                 "key": key.digest,
                 "hash_id": hash_id,
-                "inputs_id": hash_id,
+                "inputs_id": contents[key.inputs.kind, key.inputs.digest],
                 "recipe_id": recipes[key.recipe.digest],
                 "resolution": key.resolution,
                 "variation": key.variation,

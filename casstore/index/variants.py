@@ -17,6 +17,7 @@ from casstore.identity.keys import Key
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, last_id, now_ms
 from casstore.index.tables import (
     failures,
+    hash_members,
     hashes,
     layouts,
     objects,
@@ -85,8 +86,8 @@ class NewVariant:
 
 def identity(key: Key) -> Identity:
     """The plain values of a key."""
-    digest = key.primary.digest
-    return key.primary.kind, digest, digest, key.recipe.digest, key.resolution, key.variation, key.params
+    content, inputs = key.primary.digest, key.inputs.digest
+    return key.primary.kind, content, inputs, key.recipe.digest, key.resolution, key.variation, key.params
 
 
 def checksum(key: Identity, values: bytes | None, parts: Iterable[tuple[bytes, bytes, bytes]]) -> int:
@@ -216,7 +217,7 @@ def _variant(key: Identity, rows: list[Sequence[Any]]) -> VariantRow:
     return VariantRow(id_, data, tuple(parts), sound)
 
 
-_MEASURES = ("width", "height", "orientation", "note")
+_MEASURES = ("width", "height", "orientation", "note", "frames", "rate")
 _CONTENT = ("id", "kind", "digest", "nbytes", *_MEASURES)
 _insert_content = Statement(insert(hashes), _CONTENT)
 _complete_content = Statement(
@@ -228,6 +229,9 @@ _contents = ByDigest(
     ).where(hashes.c.digest.in_(digests))
 )
 _save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text"))
+_save_member = Statement(
+    insert(hash_members).on_conflict_do_nothing(), tuple(column.name for column in hash_members.columns)
+)
 _recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec"))
 _stamps = Interned(schema_stamps, ("names",))
 _values = Interned(value_sets, ("data",))
@@ -236,6 +240,11 @@ _VARIANT = tuple(column.name for column in variants.columns)
 _save_variant = Statement(insert(variants), _VARIANT)
 _save_part = Statement(insert(variant_parts), tuple(column.name for column in variant_parts.columns))
 _forget_failure = Statement(delete(failures).where(failures.c.key == bindparam("wanted")))
+
+
+def measures(content: Content) -> tuple[Any, ...]:
+    """What is known of a content besides its bytes, as columns of `hashes`."""
+    return content.width, content.height, content.orientation, content.note, content.frames, content.rate
 
 
 def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dict[tuple[str, bytes], int]:
@@ -253,18 +262,37 @@ def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dic
             continue  # another kind of the same digest
         found[kind, digest] = id_
         if unmeasured and (content.width is not None or (silent and content.note is not None)):
-            incomplete.append((content.width, content.height, content.orientation, content.note, id_))
+            incomplete.append((*measures(content), id_))
     # In the order of the digests, which is that of their index: neighbours share pages.
     new = sorted((c for key, c in wanted.items() if key not in found), key=lambda c: c.digest)
     ids = {(c.kind, c.digest): id_ for id_, c in enumerate(new, start=last_id(connection, hashes) + 1)} if new else {}
     _insert_content.many(
         connection,
-        [(ids[c.kind, c.digest], c.kind, c.digest, c.nbytes, c.width, c.height, c.orientation, c.note) for c in new],
+        [(ids[c.kind, c.digest], c.kind, c.digest, c.nbytes, *measures(c)) for c in new],
     )
     _complete_content.many(connection, incomplete)
     found |= ids
     _save_text.many(connection, [(found[key], c.text) for key, c in wanted.items() if c.text is not None])
     return found
+
+
+def save_inputs(connection: AnyConnection, keys: Iterable[Key]) -> dict[tuple[str, bytes], int]:
+    """The ids of all contents of these keys: primaries, members and what they are together.
+
+    Returns:
+        {(kind, digest): id}
+    """
+    known = {(key.primary, key.inputs): key.members for key in keys}
+    contents = [content for pair in known for content in pair]
+    contents += [member.content for members in known.values() for member in members]
+    ids = save_contents(connection, contents)
+    rows = [
+        (ids[inputs.kind, inputs.digest], role, ordinal, ids[content.kind, content.digest])
+        for (_, inputs), members in known.items()
+        for role, ordinal, content in members
+    ]
+    _save_member.many(connection, rows)
+    return ids
 
 
 def save_recipes(connection: AnyConnection, keys: Iterable[Key]) -> dict[bytes, int]:
@@ -288,7 +316,7 @@ def save_variants(
     delete_variants(connection, replaced)
     if not new:
         return
-    content_ids = save_contents(connection, (v.key.primary for v in new))
+    content_ids = save_inputs(connection, (v.key for v in new))
     recipe_ids = save_recipes(connection, (v.key for v in new))
     stamps = {v.names: plain_digest(v.names) for v in new}
     values = {v.values: plain_digest(v.values) for v in new if v.values is not None}
@@ -299,11 +327,12 @@ def save_variants(
     for id_, v in enumerate(new, start=last_id(connection, variants) + 1):
         key, stamp = v.key, stamps[v.names]
         hash_id = content_ids[key.primary.kind, key.primary.digest]
+        inputs_id = content_ids[key.inputs.kind, key.inputs.digest]
         value = None if v.values is None else values[v.values]
-        told = checksum(identity(key), value, [(v.object_digest, stamp, key.primary.digest)])
+        told = checksum(identity(key), value, [(v.object_digest, stamp, key.inputs.digest)])
         rows.append(
             (
-                *(id_, hash_id, hash_id, recipe_ids[key.recipe.digest], key.resolution, key.variation, key.params),
+                *(id_, hash_id, inputs_id, recipe_ids[key.recipe.digest], key.resolution, key.variation, key.params),
                 *(None if value is None else value_ids[value], run_id, v.reason, v.encode_us, told),
             )
         )
