@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -161,20 +162,46 @@ MOUNT_TABLE = "/proc/self/mountinfo"
 
 def filesystem_type(path: str) -> str:
     """The type of the mount that holds `path` ("ext4"), or "" where that isn't known."""
+    return _mount(path)[0]
+
+
+_OWN_ID = frozenset({"ext2", "ext3", "ext4", "btrfs", "f2fs", "zfs"})
+
+
+def filesystem_id(path: str) -> str:
+    """What tells the file system at `path` from others, and stays the same when it is mounted again.
+
+    Its own id where it has one that outlives a mount, else type and source of the mount. Never the device number, which
+    the kernel deals out anew.
+    """
+    kind, source = _mount(path)
+    if kind in _OWN_ID:
+        with errors_typed("look at", path):
+            return f"{kind}:{os.statvfs(path).f_fsid:x}"
+    return f"{kind}:{source}"
+
+
+def _mount(path: str) -> tuple[str, str]:
+    """(type, source) of the mount that holds `path`; empty where that isn't known."""
     place = os.path.realpath(path)
-    best, kind = "", ""
+    best, found = "", ("", "")
     try:
         with open(MOUNT_TABLE, "rb") as lines:
             for line in lines:
                 before, _, after = line.partition(b" - ")
-                octal = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), before.split(b" ")[4])
-                point = os.fsdecode(octal)  # blanks and the like stand there as octal escapes
+                point = _unescaped(before.split(b" ")[4])
                 inside = place == point or place.startswith(point.rstrip("/") + "/")
                 if inside and len(point) >= len(best):
-                    best, kind = point, after.split(b" ", 1)[0].decode()
+                    kind, source = after.split(b" ")[:2]
+                    best, found = point, (kind.decode(), _unescaped(source))
     except OSError:
-        return ""
-    return kind
+        return "", ""
+    return found
+
+
+def _unescaped(field: bytes) -> str:
+    """A field of the mount table, where blanks and the like stand as octal escapes."""
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field))
 
 
 def link(source: str, target: str) -> bool:
@@ -237,6 +264,24 @@ def remove_tree(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def clock_ns(path: str, device: int) -> int:
+    """The time, in ns since 1970, that a new file gets; the wall clock's where `path` isn't on that device.
+
+    Args:
+        path: of a file that doesn't exist; it is made and removed.
+        device: `st_dev` of the file system that is asked.
+    """
+    with errors_typed("write", path):
+        if os.stat(os.path.dirname(path)).st_dev != device:
+            return time.time_ns()
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE)
+        try:
+            return os.fstat(descriptor).st_mtime_ns
+        finally:
+            os.close(descriptor)
+            os.unlink(path)
+
+
 def allocate(path: str, nbytes: int) -> None:
     """Create a file that occupies `nbytes` of the disk."""
     with errors_typed("create", path):
@@ -265,6 +310,23 @@ def is_directory(path: str) -> bool:
         return False
     except OSError as error:
         raise typed(error, "look at", path) from error
+
+
+def spelling(path: str) -> str:
+    """The path as the file system spells it, where capitals don't count there; else unchanged.
+
+    Args:
+        path: absolute.
+    """
+    swapped = path.swapcase()
+    if swapped == path or not same_file(path, swapped):
+        return path
+    place = "/"
+    for part in path.strip("/").split("/"):
+        names = names_in(place)
+        alike = [name for name in names if name.casefold() == part.casefold()]
+        place = os.path.join(place, part if part in names or len(alike) != 1 else alike[0])
+    return place
 
 
 def same_file(path: str, other: str) -> bool:

@@ -21,7 +21,8 @@ from casstore.core.put import GROUP_OBJECTS
 from casstore.core.read import lookup
 from casstore.index.bulk import CHUNK, Statement
 from casstore.index.objects import save_objects
-from casstore.index.sources import save_root, save_sources
+from casstore.index.roots import save_root
+from casstore.index.sources import save_sources
 from casstore.index.variants import _by_content, find_variants, save_variants
 
 SMALL = 10_000

@@ -7,7 +7,8 @@ import time
 import casstore
 from casstore.identity.keys import Key
 from casstore.index.objects import NewObject, save_objects
-from casstore.index.sources import SeenSource, Stat, save_root, save_sources
+from casstore.index.roots import save_root
+from casstore.index.sources import SeenSource, Stat, save_sources
 from casstore.index.variants import NewVariant, save_variants
 from casstore.model import Content, Stored, TensorInfo
 from casstore.objects.payload import Layout

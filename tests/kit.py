@@ -121,10 +121,8 @@ def object_files(store_path: str | os.PathLike[str]) -> list[Path]:
 def clock_ahead(monkeypatch: Any, seconds: float = 60) -> None:
     """Let scans believe that it is later, so that files written just now count as settled."""
     import time
-    from types import SimpleNamespace
 
-    later = SimpleNamespace(time_ns=lambda: time.time_ns() + int(seconds * 1e9), monotonic=time.monotonic)
-    monkeypatch.setattr("casstore.sources.scan.time", later)
+    monkeypatch.setattr("casstore.sources.clock.now_ns", lambda handle, device: time.time_ns() + int(seconds * 1e9))
 
 
 def spy(monkeypatch: Any, target: str) -> list[Any]:
@@ -226,6 +224,7 @@ def python(*arguments: Any, cwd: Path | None = None, env: Mapping[str, str] | No
 
 def without_ctime(monkeypatch: Any) -> None:
     """Blind casstore to ctime, which no program can set: what is noticed then is noticed by other means."""
+    monkeypatch.setattr("casstore.sources.fresh.what_counts", lambda handle: (False, True))
     from casstore.index.sources import Stat
 
     def blind(cls: type[Stat], found: os.stat_result) -> Stat:

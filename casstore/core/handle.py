@@ -77,6 +77,7 @@ class Handle:
         self._store_lock = FileLock(self.directory.lock("store"))
         self._pid = 0
         self._closed = False
+        self._counts: dict[str, bool] | None = None
         self.mapped: set[bytes] = set()
         self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
         self._newer: StoreTooNewError | None = None
@@ -145,6 +146,14 @@ class Handle:
             text = str(error)
         _log.warning("%s. New objects are stored with codec 'zstd'", text)
         return "zstd"
+
+    def counts(self, what: str) -> bool:
+        """Whether "ctime" or "inode" tells that a file has changed: yes, unless casstore.toml says otherwise."""
+        if self._counts is None:
+            section = self.toml().get("sources", {})
+            known = section if isinstance(section, dict) else {}
+            self._counts = {name: known.get(name, True) is not False for name in ("ctime", "inode")}
+        return self._counts[what]
 
     def free_bytes(self) -> int:
         """Bytes that are free on the store's disk."""

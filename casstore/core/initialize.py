@@ -37,6 +37,10 @@ grace_hours = 24   # how long an object that nobody refers to is kept
 
 [objects]
 codec = "zstd"     # how new objects are stored; "raw" can be mapped (get(mmap=True)), and takes more room
+
+[sources]
+ctime = true       # whether these tell that a file has changed; false where a network disk makes them up
+inode = true
 """
 
 

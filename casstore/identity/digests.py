@@ -23,6 +23,11 @@ def file_digest(data: bytes | memoryview) -> bytes:
     return blake3(data).digest()
 
 
+def new_file_hasher() -> blake3:
+    """`file_digest` piece by piece: `.update(bytes)`, `.digest()`."""
+    return blake3()
+
+
 def text_digest(text: str) -> bytes:
     """The digest (32 bytes) of the exact string that an encoder gets, in UTF-8."""
     try:

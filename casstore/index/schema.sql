@@ -74,7 +74,7 @@ CREATE TABLE value_sets (
 CREATE TABLE directories (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     root_id INTEGER NOT NULL,
-    relpath ANY NOT NULL, fs_id TEXT, st_mtime_ns INTEGER, st_ino INTEGER, listed_at INTEGER,
+    relpath ANY NOT NULL, fs_id TEXT, listed_at INTEGER,
     CONSTRAINT uq_directories UNIQUE (root_id, relpath),
     CONSTRAINT fk_directories_root_id FOREIGN KEY(root_id) REFERENCES roots (id) ON DELETE RESTRICT
 ) STRICT;
@@ -177,8 +177,10 @@ CREATE TABLE "variant_parts" (
 CREATE TABLE directory_prints (
     directory_id INTEGER NOT NULL,
     filter TEXT NOT NULL,
-    fingerprint BLOB NOT NULL,
+    fingerprint BLOB,
     files INTEGER NOT NULL,
+    st_mtime_ns INTEGER,
+    st_ino INTEGER,
     CONSTRAINT pk_directory_prints PRIMARY KEY (directory_id, filter),
     CONSTRAINT fk_directory_prints_directory_id FOREIGN KEY(directory_id) REFERENCES directories (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT;

@@ -1,17 +1,20 @@
-"""Rows of roots, directories and sources: which files were seen, in which state, with which content."""
+"""Rows of sources: which files were seen, in which state, with which content."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Integer, bindparam, select, update
+from sqlalchemy import Connection, Integer, and_, bindparam, null, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import signed
-from casstore.index.bulk import Statement, chunks, now_ms, storable
-from casstore.index.tables import FileName, directories, hashes, roots, source_contents, sources, to_sql
+from casstore.index.bulk import AnyConnection, Statement, chunks, now_ms, storable
+from casstore.index.directories import remove_prints, save_directories
+from casstore.index.roots import known_roots, root_above
+from casstore.index.tables import FileName, directories, hashes, source_contents, sources, to_sql
 from casstore.index.variants import save_contents
 from casstore.model import Content
 
@@ -28,6 +31,14 @@ class Stat:
     @classmethod
     def of(cls, found: os.stat_result) -> Stat:
         return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, signed(found.st_ino))
+
+    def agrees(self, other: Stat, *, ctime: bool, inode: bool) -> bool:
+        """Whether two states are the same in what counts."""
+        return (
+            (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
+            and (not ctime or self.ctime_ns == other.ctime_ns)
+            and (not inode or self.inode == other.inode)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,9 @@ _CONTENT = (
     hashes.c.height,
     hashes.c.orientation,
     hashes.c.note,
+    null(),  # text
+    hashes.c.frames,
+    hashes.c.rate,
 )
 _SOURCE = (
     sources.c.st_size,
@@ -80,58 +94,149 @@ def _source(row: Sequence[object]) -> SourceRow:
     return SourceRow(Stat(size, mtime, ctime, inode), bool(settled), bool(missing), error, found)  # type: ignore[arg-type]
 
 
-def known_roots(connection: Connection) -> dict[str, int]:
-    """{path: id} of all roots."""
-    return {row.path: row.id for row in connection.execute(select(roots.c.path, roots.c.id))}
+_of_directory = Statement(
+    select(
+        sources.c.name,
+        sources.c.st_size,
+        sources.c.st_mtime_ns,
+        sources.c.st_ctime_ns,
+        sources.c.st_ino,
+        sources.c.settled,
+        sources.c.missing_since.is_not(None),
+        sources.c.error.is_not(None),
+        sources.c.hash_id,
+        sources.c.id,
+    ).where(sources.c.directory_id == bindparam("directory"))
+)
 
 
-def save_root(connection: Connection, path: str) -> int:
-    """The id of the root at `path`; a new one is named after its folder."""
-    found = connection.execute(select(roots.c.id).where(roots.c.path == path)).scalar()
-    if found is not None:
-        connection.execute(update(roots).where(roots.c.id == found).values(last_seen_at=now_ms()))
-        return int(found)
-    taken = set(connection.scalars(select(roots.c.name)))
-    plain = os.path.basename(path).encode("utf-8", "backslashreplace").decode() or "root"
-    name, number = plain, 2
-    while name in taken:
-        name, number = f"{plain}-{number}", number + 1
-    statement = insert(roots).values(name=name, path=path, last_seen_at=now_ms()).returning(roots.c.id)
-    return int(connection.execute(statement).scalar_one())
+class DirectorySource(NamedTuple):
+    """A source as a scan compares it with its directory's listing."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    settled: int
+    missing: int
+    failed: int
+    hash_id: int | None
+    id: int
+
+    @property
+    def served(self) -> bool:
+        """Whether it is there, and its content is known."""
+        return not self.missing and not self.failed and self.hash_id is not None
+
+    @property
+    def usable(self) -> bool:
+        """Whether an equal state means equal content."""
+        return self.settled == 1 and self.served
 
 
-def sources_below(connection: Connection, root_id: int, relpath: str) -> dict[tuple[str, str], SourceRow]:
-    """{(directory relpath, name): row} of all sources at or below a directory of a root."""
-    query = (
-        select(directories.c.relpath, sources.c.name, *_SOURCE)
-        .join_from(sources, directories, directories.c.id == sources.c.directory_id)
-        .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
-        .where(directories.c.root_id == root_id)
+def rows_of(connection: AnyConnection, directory_id: int) -> list[DirectorySource]:
+    """The sources of a directory."""
+    return [
+        DirectorySource(*row) if isinstance(row[0], str) else DirectorySource(os.fsdecode(row[0]), *row[1:])
+        for row in _of_directory.rows(connection, (directory_id,))
+    ]
+
+
+class KnownSource(NamedTuple):
+    """A source as a file is compared with it, and what it holds."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    usable: int
+    contents: tuple[Any, ...]
+
+    @property
+    def content(self) -> Content:
+        """What it holds, if it is usable."""
+        return Content(*self.contents)
+
+
+_in_directory = Statement(
+    select(
+        sources.c.name,
+        sources.c.st_size,
+        sources.c.st_mtime_ns,
+        sources.c.st_ctime_ns,
+        sources.c.st_ino,
+        and_(
+            sources.c.settled == 1,
+            sources.c.hash_id.is_not(None),
+            sources.c.error.is_(None),
+            sources.c.missing_since.is_(None),
+        ),
+        *_CONTENT,
     )
-    inside = relpath + "/"
-    return {
-        (row[0], row[1]): _source(row[2:])
-        for row in connection.execute(query)
-        if not relpath or row[0] == relpath or str(row[0]).startswith(inside)
-    }
+    .join_from(directories, sources, directories.c.id == sources.c.directory_id)
+    .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
+    .where(directories.c.root_id == bindparam("root"), directories.c.relpath == bindparam("relpath"))
+)
+
+
+def sources_in(connection: AnyConnection, root_id: int, relpath: str) -> list[KnownSource]:
+    """The sources of a directory, with what they hold."""
+    rows = _in_directory.rows(connection, (root_id, to_sql(relpath)))
+    return [KnownSource(os.fsdecode(row[0]), row[1], row[2], row[3], row[4], row[5], row[6:]) for row in rows]
+
+
+_below = Statement(
+    select(directories.c.relpath, sources.c.name, sources.c.error, *_CONTENT)
+    .join_from(sources, directories, directories.c.id == sources.c.directory_id)
+    .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
+    .where(directories.c.root_id == bindparam("root"), sources.c.missing_since.is_(None))
+)
+
+
+def contents_below(
+    connection: AnyConnection, root_id: int, wanted: Container[str]
+) -> Iterator[tuple[str, str, str | None, Content | None]]:
+    """(directory relpath, name, error, content) of the files that are there, in no order.
+
+    Args:
+        wanted: relpaths of directories.
+    """
+    for relpath, name, error, kind, *known in _below.rows(connection, (root_id,)):
+        place = relpath if isinstance(relpath, str) else os.fsdecode(relpath)
+        if place in wanted:
+            content = None if kind is None else Content(kind, *known)
+            yield place, name if isinstance(name, str) else os.fsdecode(name), error, content
+
+
+def digests_of(connection: Connection, source_ids: Sequence[int]) -> dict[int, bytes]:
+    """{source id: digest of what it held last}"""
+    found: dict[int, bytes] = {}
+    for part in chunks(source_ids):
+        query = select(sources.c.id, hashes.c.digest).join_from(sources, hashes, hashes.c.id == sources.c.hash_id)
+        found.update((id_, digest) for id_, digest in connection.execute(query.where(sources.c.id.in_(part))))
+    return found
 
 
 def find_source(connection: Connection, path: str) -> SourceRow | None:
     """What is known of the file at this absolute path, in the deepest root that holds it."""
-    for root, root_id in sorted(known_roots(connection).items(), key=lambda pair: -len(pair[0])):
-        prefix = root.rstrip("/") + "/"
-        if path.startswith(prefix):
-            relpath, name = os.path.split(path[len(prefix) :])
-            query = (
-                select(*_SOURCE)
-                .join_from(sources, directories, directories.c.id == sources.c.directory_id)
-                .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
-                .where(directories.c.root_id == root_id, directories.c.relpath == relpath, sources.c.name == name)
-            )
-            row = connection.execute(query).first()
-            if row is not None:
-                return _source(row)
-    return None
+    above = root_above(known_roots(connection), os.path.dirname(path))
+    if above is None:
+        return None
+    root, relpath = above
+    query = (
+        select(*_SOURCE)
+        .join_from(sources, directories, directories.c.id == sources.c.directory_id)
+        .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
+        .where(
+            directories.c.root_id == root.id,
+            directories.c.relpath == relpath,
+            sources.c.name == os.path.basename(path),
+        )
+    )
+    row = connection.execute(query).first()
+    return None if row is None else _source(row)
 
 
 _STATE = ("hash_id", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "settled", "missing_since", "error")
@@ -164,12 +269,17 @@ _save_source = _upsert_source()
 _remember_content = _note_content()
 
 
-def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource]) -> None:
-    """Write what a scan found. What a file held before goes into `source_contents`."""
+def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource]) -> dict[tuple[str, bytes], int]:
+    """Write what a scan found. What a file held before goes into `source_contents`; the fingerprints of the directories
+    go, since their rows change.
+
+    Returns:
+        {(kind, digest): row id} of their contents.
+    """
     if not seen:
-        return
+        return {}
     content_ids = save_contents(connection, (s.content for s in seen if s.content is not None))
-    directory_ids = _save_directories(connection, root_id, {s.relpath for s in seen})
+    directory_ids = save_directories(connection, root_id, {s.relpath for s in seen})
     rows = [
         (
             *(directory_ids[s.relpath], to_sql(s.name)),
@@ -182,30 +292,14 @@ def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource
     now = now_ms()
     _remember_content.many(connection, [(now, *row[:3]) for row in rows])
     _save_source.many(connection, rows)
+    remove_prints(connection, directory_ids.values())
+    return content_ids
 
 
-def mark_missing(connection: Connection, root_id: int, gone: Iterable[tuple[str, str]]) -> None:
-    """Note that these files, (directory relpath, name), weren't in their folder's listing any more."""
-    wanted = set(gone)
-    if not wanted:
-        return
-    query = (
-        select(sources.c.id, directories.c.relpath, sources.c.name)
-        .join_from(sources, directories, directories.c.id == sources.c.directory_id)
-        .where(directories.c.root_id == root_id, sources.c.missing_since.is_(None))
-    )
-    ids = [id_ for id_, relpath, name in connection.execute(query).all() if (relpath, name) in wanted]
-    for part in chunks(ids):
-        connection.execute(update(sources).where(sources.c.id.in_(part)).values(missing_since=now_ms()))
-
-
-def _save_directories(connection: Connection, root_id: int, relpaths: set[str]) -> dict[str, int]:
-    wanted = sorted(relpaths)
-    rows = [{"root_id": root_id, "relpath": relpath} for relpath in wanted]
-    connection.execute(insert(directories).on_conflict_do_nothing(), rows)
-    found: dict[str, int] = {}
-    for part in chunks(wanted):
-        query = select(directories.c.relpath, directories.c.id)
-        query = query.where(directories.c.root_id == root_id, directories.c.relpath.in_(part))
-        found.update((row.relpath, row.id) for row in connection.execute(query))
-    return found
+def mark_missing(connection: Connection, source_ids: Sequence[int]) -> None:
+    """Note that these files weren't in their folder's listing any more."""
+    now = now_ms()
+    for part in chunks(source_ids):
+        connection.execute(update(sources).where(sources.c.id.in_(part)).values(missing_since=now))
+        query = select(sources.c.directory_id).where(sources.c.id.in_(part)).distinct()
+        remove_prints(connection, list(connection.scalars(query)))

@@ -115,8 +115,6 @@ directories = _table(
     _reference("root_id", "roots"),
     Column("relpath", FileName, nullable=False),
     Column("fs_id", Text),
-    Column("st_mtime_ns", Integer),
-    Column("st_ino", Integer),
     Column("listed_at", Integer),
     UniqueConstraint("root_id", "relpath"),
 )
@@ -124,8 +122,10 @@ directory_prints = _table(
     "directory_prints",
     _reference("directory_id", "directories"),
     Column("filter", Text, nullable=False),
-    Column("fingerprint", LargeBinary, nullable=False),
+    Column("fingerprint", LargeBinary),
     Column("files", Integer, nullable=False),
+    Column("st_mtime_ns", Integer),
+    Column("st_ino", Integer),
     PrimaryKeyConstraint("directory_id", "filter"),
     rowid=False,
 )

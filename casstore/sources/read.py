@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from casstore import fsio
-from casstore.errors import PictureError, SourceNotFoundError
-from casstore.identity.digests import file_digest
+from casstore.errors import CasstoreError, PictureError, SourceNotFoundError
+from casstore.identity.digests import file_digest, new_file_hasher
 from casstore.index.sources import Stat
 from casstore.model import Content
 from casstore.sources.images import read_header
 
-SETTLED_AFTER_NS = (
-    2_000_000_000  # a file written this shortly before it was looked at may change in the same clock tick
-)
+CHUNK = 1 << 20  # bytes per read; it stays in the cache until it is hashed
+
+Probe = Callable[[str], Mapping[str, Any]]
+"""probe(path) -> any of width, height (pixels), frames, rate (per second) of a file that isn't a picture"""
+
+_MEASURES = {"width": int, "height": int, "frames": int, "rate": float}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +43,68 @@ def read_source(path: str) -> Source:
     Raises:
         SourceNotFoundError: it can't be read.
     """
+    with _opened(path) as stream:
+        state = Stat.of(os.fstat(stream.fileno()))
+        data = stream.readall()
+    return Source(data, state, picture_content(data))
+
+
+def hash_source(path: str, probe: Probe | None = None) -> Source:
+    """Hash a file of any kind and length without keeping its bytes (`data` is empty).
+
+    Args:
+        path: of the file.
+        probe: looks at it for what its bytes don't tell; what it raises becomes a note.
+
+    Raises:
+        SourceNotFoundError: it can't be read.
+    """
+    hasher = new_file_hasher()
+    buffer = _buffer.memory
+    with _opened(path) as stream:
+        state = Stat.of(os.fstat(stream.fileno()))
+        nbytes = 0
+        while count := stream.readinto(buffer):
+            hasher.update(buffer[:count])
+            nbytes += count
+    return Source(b"", state, Content("file", hasher.digest(), nbytes, **_probed(path, probe)))
+
+
+class _Buffer(threading.local):
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(CHUNK))
+
+
+_buffer = _Buffer()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[io.FileIO]:
+    """A regular file, open for reading.
+
+    Raises:
+        SourceNotFoundError: also for errors of reading in the block.
+    """
     try:
         # Not blocking: a named pipe would otherwise wait for its writer for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise SourceNotFoundError(f"can't read {path}: it isn't a regular file")
-            data = stream.readall()
-    except SourceNotFoundError:
-        raise
+            yield stream
     except OSError as error:
+        if isinstance(error, CasstoreError):
+            raise
         raise SourceNotFoundError(f"can't read {path}: {fsio.reason(error)}") from error
-    return Source(data, Stat.of(found), picture_content(data))
+
+
+def _probed(path: str, probe: Probe | None) -> dict[str, Any]:
+    if probe is None:
+        return {}
+    try:
+        found = probe(path)
+        return {name: kind(found[name]) for name, kind in _MEASURES.items() if found.get(name) is not None}
+    except Exception as error:  # a stranger's code
+        return {"note": f"can't be probed: {type(error).__name__}: {error}"}
 
 
 def picture_content(data: bytes) -> Content:
@@ -57,12 +115,3 @@ def picture_content(data: bytes) -> Content:
     except PictureError as error:
         return Content("file", digest, len(data), note=str(error))
     return Content("file", digest, len(data), header.width, header.height, header.orientation, header.note or None)
-
-
-def is_settled(state: Stat, now_ns: int) -> bool:
-    """Whether a file is old enough, at the time it was looked at, for its times to tell a later change.
-
-    The racy rule: a change within the resolution of the clock, or under a clock that ran ahead, leaves no trace in the
-    times, so such a file is hashed again next time.
-    """
-    return max(state.mtime_ns, state.ctime_ns) + SETTLED_AFTER_NS < now_ns

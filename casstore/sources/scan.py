@@ -1,253 +1,396 @@
-"""Scanning folders: which pictures are there, and which of them are new or changed since the last scan."""
+"""Scanning folders: which files are there, and which of them are new or changed since the last scan.
+
+The way of a file: a listing and one stat (walk.py); its directory's fingerprint, or else its row, says whether it is
+unchanged; what isn't is hashed in threads (hashing.py) while the walk goes on, and written in groups.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from casstore import fsio
 from casstore.core.directory import is_store
 from casstore.core.handle import Handle
-from casstore.errors import SourceNotFoundError, UsageError
-from casstore.index.sources import (
-    SeenSource,
-    SourceRow,
-    Stat,
-    known_roots,
-    mark_missing,
-    save_root,
-    save_sources,
-    sources_below,
+from casstore.errors import UsageError
+from casstore.identity.digests import signed
+from casstore.index.directories import (
+    DirectoryRow,
+    Print,
+    known_directories,
+    place_directories,
+    save_directories,
+    save_prints,
 )
-from casstore.model import Content
+from casstore.index.roots import RootRow, known_roots, note_root, root_above, save_root
+from casstore.index.sources import DirectorySource, SeenSource, digests_of, mark_missing, rows_of, save_sources
+from casstore.sources import clock
+from casstore.sources.found import Folder, Scan, ScanReport
+from casstore.sources.hashing import Found, Hasher
 from casstore.sources.images import EXTENSIONS
-from casstore.sources.inputs import Cell, Inputs, Row
-from casstore.sources.read import is_settled, read_source
+from casstore.sources.losses import elsewhere, is_there, suspicious, too_many, unavailable
+from casstore.sources.read import Probe
+from casstore.sources.walk import Filter, Listing, Walk
 
-HASH_THREADS = 4
-COMMIT_FILES = 256  # what was hashed is committed at least this often, so that a stop keeps it
+COMMIT_FILES = 4096  # what was hashed is committed at least this often, so that a stop keeps it
 COMMIT_SECONDS = 2.0
 
 Progress = Callable[[int, int], None]
-"""progress(files hashed, files to hash)"""
+"""progress(files hashed, files to hash); both grow while the folders are searched"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A file in a listing: where it is below the root, and its state, or why that can't be told."""
+class Options:
+    """What to look for, and how closely; see `Store.scan`."""
 
-    relpath: str
-    name: str
-    stat: Stat | None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """All files with the wanted endings; the directories that were listed, those that weren't entered, and of these
-    the ones that can't be, with the reason."""
-
-    found: list[_Found]
-    listed: set[str]
-    failed: set[str]
-    unreadable: list[_Found]
+    extensions: tuple[str, ...] = EXTENSIONS
+    probe: Probe | None = None
+    trust: bool = False
+    rehash: bool = False
+    ctime: bool = True
+    inode: bool = True
+    progress: Progress | None = None
 
 
-def scan(
-    handle: Handle,
-    folders: Sequence[str],
-    *,
-    extensions: Sequence[str] = EXTENSIONS,
-    progress: Progress | None = None,
-) -> Inputs:
-    """Find the pictures below folders, hash what is new or changed, and note what has gone.
-
-    Files are recognised by size, mtime, ctime and inode; one that changed less than two seconds before it was looked at
-    is hashed again next time. Sub-folders are searched, hidden ones and stores aren't; links are followed, each real
-    folder once. Rows come in order of their paths' bytes.
-
-    Args:
-        handle: the open store.
-        folders: existing folders.
-        extensions: endings, in lower case, of the files to take.
-        progress: called now and then with (hashed, to hash).
-
-    Raises:
-        UsageError: a folder doesn't exist, or two rows have the same name.
-    """
+def scan(handle: Handle, folders: Sequence[str], options: Options) -> Scan:
+    """Find the files below folders, hash what is new or changed, and note what has gone; see `Store.scan`."""
     handle.check_writable()
-    places = [os.path.abspath(folder) for folder in folders]
+    places = [fsio.spelling(os.path.abspath(folder)) for folder in folders]
     for place in places:
         if not fsio.is_directory(place):
-            raise UsageError(f"{place} isn't a folder; give the folder that holds the pictures")
+            raise UsageError(f"{place} isn't a folder; give the folder that holds the files")
         if is_store(place):
-            raise UsageError(f"{place} is a casstore store; give the folder that holds the pictures")
-    rows: list[Row] = []
-    for place in places:
-        prefix = os.path.basename(place) + "/" if len(places) > 1 else ""
-        rows += _scan_folder(handle, place, prefix, tuple(extensions), progress)
-    return Inputs(rows)
+            raise UsageError(f"{place} is a casstore store; give the folder that holds the files")
+    return Scan(handle, [_FolderScan(handle, place, options).run(several=len(places) > 1) for place in places])
 
 
-def _scan_folder(
-    handle: Handle, folder: str, prefix: str, extensions: tuple[str, ...], progress: Progress | None
-) -> list[Row]:
-    now = time.time_ns()
-    root, inside = _root_of(handle, folder)
-    listing = _walk(root, inside, extensions)
-    with handle.index.write() as connection:
-        root_id = save_root(connection, root)
-    with handle.index.read() as connection:
-        known = sources_below(connection, root_id, inside)
-    rows: dict[tuple[str, str], Row] = {}
-    todo: list[_Found] = []
-    for file in listing.found:
-        place = (file.relpath, file.name)
-        row = known.get(place)
-        if file.stat is not None and row is not None and _unchanged(row, file.stat):
-            rows[place] = _row(root, inside, prefix, place, row.content)
-        else:
-            todo.append(file)
-    for seen in _hash_and_save(handle, root_id, root, todo, now, progress):
-        place = (seen.relpath, seen.name)
-        rows[place] = _row(root, inside, prefix, place, seen.content, seen.error)
-    for folder_ in listing.unreadable:  # a row, so that nobody takes the rest for everything
-        place = (folder_.relpath, folder_.name)
-        rows[place] = _row(root, inside, prefix, place, None, folder_.error)
-    present = {(file.relpath, file.name) for file in listing.found}
-    gone = [
-        place
-        for place, row in known.items()
-        if place not in present and not row.missing and _has_gone(place, listing, extensions)
-    ]
-    if gone:
-        with handle.index.write() as connection:
-            mark_missing(connection, root_id, gone)
-    return [rows[place] for place in sorted(rows, key=lambda p: os.fsencode(os.path.join(*p)))]
+@dataclass(slots=True)
+class _Work:
+    """A directory some of whose files are being hashed: what is left, and whether its fingerprint will hold."""
+
+    listing: Listing
+    states: dict[str, tuple[int, ...]]
+    left: int
+    whole: bool
 
 
-def _root_of(handle: Handle, folder: str) -> tuple[str, str]:
-    """(root path, path of the folder below it): a known root at or above the folder, else the folder itself."""
-    with handle.index.read() as connection:
-        paths = known_roots(connection)
-    above = [path for path in paths if folder == path or folder.startswith(path.rstrip("/") + "/")]
-    root = max(above, key=len, default=folder)
-    return root, os.path.relpath(folder, root) if folder != root else ""
+@dataclass
+class _FolderScan:
+    handle: Handle
+    folder: str
+    options: Options
+    seen: list[SeenSource] = field(default_factory=list)  # hashed, not written yet
+    before: dict[tuple[str, str], int | None] = field(default_factory=dict)  # row id of what a file held, if known
+    working: dict[str, _Work] = field(default_factory=dict)
+    prints: dict[str, Print] = field(default_factory=dict)  # to be written
+    places: dict[str, str] = field(default_factory=dict)  # file system ids to be written
+    gone: dict[str, list[int]] = field(default_factory=dict)  # source ids that the listing of a directory lacks
+    held: dict[str, Print] = field(default_factory=dict)  # prints that are true once what has gone is marked
+    absent: set[tuple[str, str]] = field(default_factory=set)  # what has gone, by name
+    fresh: set[bytes] = field(default_factory=set)  # digests of what was hashed
+    foreign: list[str] = field(default_factory=list)  # directories on another file system than they were
+    fs_ids: dict[int, str] = field(default_factory=dict)  # by device
+    files: int = 0
+    hashed: int = 0
+    failed: int = 0
+    new: int = 0
+    edited: int = 0
+    known: int = 0  # files that should be here
 
+    def run(self, *, several: bool) -> Folder:
+        """Scan one folder."""
+        began = self.saved_at = time.monotonic()
+        options = self.options
+        state = os.stat(self.folder)
+        self.now = clock.now_ns(self.handle, state.st_dev)
+        self.wanted = Filter(options.extensions, options.ctime, options.inode)
+        self.root, self.inside = self._root(state)
+        with self.handle.index.glance() as connection:
+            self.directories = known_directories(connection, self.root.id, self.inside, str(self.wanted))
+        self._look_at_root()
+        self.walk = Walk(self.root.path, self.inside, self.wanted, self if options.trust else None)
+        with Hasher(self.root.path, self.now, ctime=options.ctime, probe=options.probe) as self.hasher:
+            try:
+                for listing in self.walk:
+                    if listing.skipped:
+                        continue
+                    if listing.trusted:
+                        self._compare_names(listing)
+                    else:
+                        self._compare(listing)
+                    self._collect(self.hasher.collect())
+                while found := self.hasher.wait():
+                    self._collect(found)
+            finally:
+                # Whatever ended it: what was hashed by now is kept.
+                self._take_in(self.hasher.stop())
+                self._save()
+        missing, warning = self._end()
+        report = ScanReport(
+            files=self.files,
+            unchanged=self.files - self.hashed - self.failed,
+            hashed=self.hashed,
+            new=self.new,
+            edited=self.edited,
+            missing=missing,
+            failed=self.failed + len(self.walk.failed),
+            trusted=options.trust,
+            seconds=time.monotonic() - began,
+            warnings=(warning,) if warning else (),
+        )
+        return Folder(
+            self.root.id,
+            self.root.path,
+            self.inside,
+            os.path.basename(self.folder) + "/" if several else "",
+            self.wanted,
+            frozenset(self.walk.listed),
+            frozenset(self.absent),
+            self.walk.failed,
+            report,
+        )
 
-def _walk(root: str, inside: str, extensions: tuple[str, ...]) -> _Listing:
-    found: list[_Found] = []
-    listed: set[str] = set()
-    failed: set[str] = set()
-    unreadable: list[_Found] = []
-    visited: set[tuple[int, int]] = set()
-    pending, links = [inside], list[str]()
-    while pending or links:
-        relpath = pending.pop() if pending else links.pop()  # a folder is known by its own name before that of a link
-        place = os.path.join(root, relpath) if relpath else root
-        try:
-            identity = os.stat(place)
-            if (identity.st_dev, identity.st_ino) in visited or (relpath and is_store(place)):
-                failed.add(relpath)
+    # -- the root --------------------------------------------------------------------------------------------------
+
+    def _root(self, state: os.stat_result) -> tuple[RootRow, str]:
+        with self.handle.index.read() as connection:
+            above = root_above(known_roots(connection), self.folder)
+        if above is not None:
+            return above
+        fs_id = self._fs_id(state.st_dev, self.folder)
+        with self.handle.index.write() as connection:
+            save_root(connection, self.folder, fs_id, signed(state.st_ino))
+            return known_roots(connection)[self.folder], ""
+
+    def _look_at_root(self) -> None:
+        """Whether the root is the folder it was, or another one under its name."""
+        state = os.stat(self.root.path)
+        self.found_at = self._fs_id(state.st_dev, self.root.path), signed(state.st_ino)
+        noted = self.root.fs_id, self.root.inode
+        self.available = noted[0] is None or noted == self.found_at or is_there(self.handle, self.root, "")
+
+    def _fs_id(self, device: int, path: str) -> str:
+        found = self.fs_ids.get(device)
+        if found is None:
+            found = self.fs_ids[device] = fsio.filesystem_id(path)
+        return found
+
+    # -- trust: no file that is known is looked at ----------------------------------------------------------------
+
+    def children(self, relpath: str, state: os.stat_result) -> list[str] | None:
+        """The sub-directories of a directory in which no name has changed; None: it has to be listed."""
+        row = self.directories.get(relpath)
+        if (
+            row is None
+            or row.print is None
+            or (row.print.mtime_ns, row.print.inode)
+            != (
+                state.st_mtime_ns,
+                signed(state.st_ino),
+            )
+        ):
+            return None
+        self.files += row.print.files
+        self.known += row.print.files
+        return self._below.get(relpath, [])
+
+    def names(self, relpath: str) -> frozenset[str]:
+        """The files of a directory that needn't be looked at."""
+        row = self.directories.get(relpath)
+        if row is None:
+            return frozenset()
+        with self.handle.index.glance() as connection:
+            return frozenset(source.name for source in rows_of(connection, row.id) if source.served)
+
+    @functools.cached_property
+    def _below(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for relpath in self.directories:
+            if relpath:
+                found.setdefault(os.path.dirname(relpath), []).append(relpath)
+        return found
+
+    # -- comparing -------------------------------------------------------------------------------------------------
+
+    def _compare(self, listing: Listing) -> None:
+        """Submit what is new or changed in a directory."""
+        self.files += len(listing.names)
+        known = self._known(listing)
+        seen = None if known is None or self.options.rehash else known.print
+        if seen is not None and seen.fingerprint == listing.fingerprint:
+            self.known += len(listing.names)
+            if (seen.mtime_ns, seen.inode) != self._state_of(listing):
+                self._finish(listing, whole=True)
+            return
+        rows = self._rows(known)
+        states = listing.states
+        todo: dict[str, tuple[int, ...]] = {}
+        for i, name in enumerate(listing.names):
+            row = rows.pop(name, None)
+            state = tuple(states[4 * i : 4 * i + 4])
+            if row is not None:
+                self.known += not row.missing
+                if row.usable and self._state(row) == state and not self.options.rehash:
+                    continue
+                self.before[listing.relpath, name] = None if row.missing else row.hash_id
+            todo[name] = state
+        self._submit(listing, rows.values(), todo, whole=True)
+
+    def _compare_names(self, listing: Listing) -> None:
+        """As `_compare`, for a directory whose known files aren't looked at."""
+        self.files += len(listing.names)
+        rows = self._rows(self._known(listing))
+        todo: dict[str, tuple[int, ...]] = {}
+        for i, name in enumerate(listing.names):
+            row = rows.pop(name, None)
+            self.known += row is not None and not row.missing
+            if row is None or not row.served:
+                todo[name] = tuple(listing.states[4 * i : 4 * i + 4])
+        self._submit(listing, rows.values(), todo, whole=False)
+
+    def _submit(
+        self, listing: Listing, lost: Iterable[DirectorySource], todo: dict[str, tuple[int, ...]], *, whole: bool
+    ) -> None:
+        relpath = listing.relpath
+        gone = [row for row in lost if not row.missing and self.wanted.matches(row.name)]
+        if gone:
+            self.known += len(gone)
+            self.gone[relpath] = [row.id for row in gone]
+            self.absent |= {(relpath, row.name) for row in gone}
+        if not todo:
+            self._finish(listing, whole=whole)
+            return
+        self.working[relpath] = _Work(listing, todo, len(todo), whole)
+        self.hasher.submit(Found(relpath, name, state[0], listing.odd.get(name)) for name, state in todo.items())
+
+    def _known(self, listing: Listing) -> DirectoryRow | None:
+        """The row of a directory; whether it is on the file system where it was is noted on the way."""
+        relpath = listing.relpath
+        row = self.directories.get(relpath)
+        fs_id = self._fs_id(listing.device, os.path.join(self.root.path, relpath))
+        if row is None or row.fs_id is None:
+            self.places[relpath] = fs_id
+        elif row.fs_id != fs_id and self.available:
+            if is_there(self.handle, self.root, relpath):
+                self.places[relpath] = fs_id
+            else:
+                self.foreign.append(relpath)
+        return row
+
+    def _rows(self, known: DirectoryRow | None) -> dict[str, DirectorySource]:
+        if known is None:
+            return {}
+        with self.handle.index.glance() as connection:
+            return {row.name: row for row in rows_of(connection, known.id)}
+
+    def _state(self, row: DirectorySource) -> tuple[int, ...]:
+        return row.size, row.mtime_ns, row.ctime_ns * self.wanted.ctime, row.inode * self.wanted.inode
+
+    def _state_of(self, listing: Listing) -> tuple[int | None, int | None]:
+        """mtime and inode of a directory, unless another name may come within the same tick."""
+        settled = listing.mtime_ns + clock.SETTLED_AFTER_NS < self.now
+        return (listing.mtime_ns, listing.inode) if settled else (None, None)
+
+    def _finish(self, listing: Listing, *, whole: bool) -> None:
+        """All of a directory is known: its fingerprint goes with the next rows that are written."""
+        found = Print(listing.fingerprint if whole else None, len(listing.names), *self._state_of(listing))
+        (self.held if listing.relpath in self.gone else self.prints)[listing.relpath] = found
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _collect(self, found: Sequence[SeenSource]) -> None:
+        self._take_in(found)
+        if found and self.options.progress is not None:
+            self.options.progress(self.hashed + self.failed, self.hasher.submitted)
+        late = time.monotonic() - self.saved_at > COMMIT_SECONDS
+        if len(self.seen) >= COMMIT_FILES or (late and self.seen):
+            self._save()
+
+    def _take_in(self, found: Sequence[SeenSource]) -> None:
+        for seen in found:
+            work = self.working[seen.relpath]
+            work.left -= 1
+            if seen.content is None:
+                self.failed += 1
+            else:
+                self.hashed += 1
+                self.fresh.add(seen.content.digest)
+            state = (seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
+            kept = tuple(
+                n * counts for n, counts in zip(state, (1, 1, self.wanted.ctime, self.wanted.inode), strict=True)
+            )
+            work.whole = work.whole and seen.settled and seen.content is not None and kept == work.states[seen.name]
+            if not work.left:
+                self._finish(work.listing, whole=work.whole)
+                del self.working[seen.relpath]
+        self.seen += found
+
+    def _save(self) -> None:
+        seen, prints, places = self.seen, self.prints, self.places
+        if not (seen or prints or places):
+            return
+        with self.handle.index.write() as connection:
+            contents = save_sources(connection, self.root.id, seen)
+            ids = save_directories(connection, self.root.id, {*prints, *places})
+            place_directories(connection, [(ids[relpath], fs_id) for relpath, fs_id in places.items()])
+            save_prints(connection, str(self.wanted), [(ids[relpath], each) for relpath, each in prints.items()])
+        for each in seen:
+            if each.content is None:
                 continue
-            visited.add((identity.st_dev, identity.st_ino))
-            with os.scandir(place) as entries:
-                listing = sorted(entries, key=lambda entry: os.fsencode(entry.name), reverse=True)
-        except OSError as error:
-            failed.add(relpath)
-            above, name = os.path.split(relpath)
-            unreadable.append(_Found(above, name, None, f"can't list the folder {place}: {fsio.reason(error)}"))
-            continue
-        listed.add(relpath)
-        for entry in listing:
-            if entry.name.startswith("."):
+            before = self.before.pop((each.relpath, each.name), None)
+            self.new += before is None
+            self.edited += before is not None and before != contents[each.content.kind, each.content.digest]
+        self.seen, self.prints, self.places = [], {}, {}
+        self.saved_at = time.monotonic()
+
+    def _end(self) -> tuple[int, str | None]:
+        """Mark what has gone, unless that is doubtful; (number of files, why it wasn't done)."""
+        self._find_vanished()
+        gone = [id_ for relpath, ids in self.gone.items() if not self._is_foreign(relpath) for id_ in ids]
+        lost = 0
+        if gone:
+            with self.handle.index.read() as connection:
+                moved = [id_ for id_, digest in digests_of(connection, gone).items() if digest in self.fresh]
+            lost = len(gone) - len(moved)
+        state = self.root.state if self.inside else "whole"
+        found_at: tuple[str | None, int | None] = self.found_at
+        warning = None
+        if not self.available:
+            state, found_at = "unavailable", (self.root.fs_id, self.root.inode)
+            warning = unavailable(self.root)
+        elif too_many(lost, self.known):
+            state, warning = "suspicious", suspicious(self.root, lost, self.known)
+        elif self.foreign:
+            warning = elsewhere(self.root, self.foreign)
+        marking = self.available and state != "suspicious"
+        with self.handle.index.write() as connection:
+            if marking and gone:
+                mark_missing(connection, gone)
+                kept = {relpath: each for relpath, each in self.held.items() if not self._is_foreign(relpath)}
+                ids = save_directories(connection, self.root.id, kept)
+                save_prints(connection, str(self.wanted), [(ids[relpath], each) for relpath, each in kept.items()])
+            note_root(connection, self.root.id, state, *found_at)
+        return len(gone) if marking else 0, warning
+
+    def _find_vanished(self) -> None:
+        """The files of directories that aren't there any more. Only a listing can say so: that of the folder above from
+        which the way down has vanished. A folder that can't be listed says nothing about what is in it."""
+        walk = self.walk
+        for relpath, row in self.directories.items():
+            place = relpath
+            while place not in walk.listed and place not in walk.failed and place not in walk.passed and place:
+                place = os.path.dirname(place)
+            if relpath in walk.listed or place not in walk.listed:
                 continue
-            if _is_directory(entry):
-                (links if entry.is_symlink() else pending).append(os.path.join(relpath, entry.name))
-            elif entry.name.lower().endswith(extensions):
-                found.append(_look(relpath, entry))
-    return _Listing(found, listed, failed, unreadable)
+            with self.handle.index.glance() as connection:
+                rows = rows_of(connection, row.id)
+            gone = [each.id for each in rows if not each.missing and self.wanted.matches(each.name)]
+            if gone:
+                self.gone[relpath] = gone
+                self.known += len(gone)
 
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _look(relpath: str, entry: os.DirEntry[str]) -> _Found:
-    try:
-        return _Found(relpath, entry.name, Stat.of(entry.stat()))
-    except OSError as error:
-        return _Found(relpath, entry.name, None, f"can't read {entry.path}: {fsio.reason(error)}")
-
-
-def _unchanged(row: SourceRow, state: Stat) -> bool:
-    return row.settled and row.error is None and not row.missing and row.content is not None and row.stat == state
-
-
-def _has_gone(place: tuple[str, str], listing: _Listing, extensions: tuple[str, ...]) -> bool:
-    """Whether a known file that wasn't found is missing: only a listing can say so, its folder's or that of a folder
-    above from which the way down has vanished. A folder that can't be listed says nothing about what is in it."""
-    relpath, name = place
-    if not name.lower().endswith(extensions):
-        return False
-    while relpath not in listing.listed:
-        if relpath in listing.failed or not relpath:
-            return False
-        relpath = os.path.dirname(relpath)
-    return True
-
-
-def _hash_and_save(
-    handle: Handle, root_id: int, root: str, todo: list[_Found], now: int, progress: Progress | None
-) -> list[SeenSource]:
-    """Hash files in threads and commit them as they come; a stop keeps what was hashed."""
-    seen: list[SeenSource] = []
-    saved, last = 0, time.monotonic()
-
-    def save() -> None:
-        nonlocal saved, last
-        with handle.index.write() as connection:
-            save_sources(connection, root_id, seen[saved:])
-        saved, last = len(seen), time.monotonic()
-
-    with ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="casstore-hash") as pool:
-        try:
-            for start in range(0, len(todo), COMMIT_FILES):  # bounds what is in flight
-                jobs = [pool.submit(_hash, root, file, now) for file in todo[start : start + COMMIT_FILES]]
-                for job in as_completed(jobs):
-                    seen.append(job.result())
-                    if progress is not None:
-                        progress(len(seen), len(todo))
-                    if len(seen) - saved >= COMMIT_FILES or time.monotonic() - last > COMMIT_SECONDS:
-                        save()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            if saved < len(seen):
-                save()
-    return seen
-
-
-def _hash(root: str, file: _Found, now: int) -> SeenSource:
-    path = os.path.join(root, file.relpath, file.name)
-    state = file.stat or Stat(0, 0, 0, 0)
-    if file.error is not None:
-        return SeenSource(file.relpath, file.name, state, False, None, file.error)
-    try:
-        source = read_source(path)
-    except SourceNotFoundError as error:
-        return SeenSource(file.relpath, file.name, state, False, None, str(error))
-    return SeenSource(file.relpath, file.name, source.stat, is_settled(source.stat, now), source.content)
-
-
-def _row(
-    root: str, inside: str, prefix: str, place: tuple[str, str], content: Content | None, error: str | None = None
-) -> Row:
-    relative = os.path.join(*place)
-    sample = os.path.relpath(relative, inside) if inside else relative
-    return Row(prefix + sample, {"image": (Cell(content, os.path.join(root, relative), error),)})
+    def _is_foreign(self, relpath: str) -> bool:
+        return any(not place or relpath == place or relpath.startswith(place + "/") for place in self.foreign)

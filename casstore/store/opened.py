@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from casstore.core.batch import Batch
     from casstore.index.query import Table
     from casstore.model import BuildReport, Codec, GcReport, RepackReport, Status, VerifyReport
+    from casstore.sources.found import Scan
     from casstore.sources.inputs import Inputs
+    from casstore.sources.read import Probe
     from casstore.upkeep.forget import ForgetPlan
 
 
@@ -133,28 +135,48 @@ class Store(Reading):
         self,
         *folders: Path,
         extensions: Sequence[str] | None = None,
+        probe: Probe | None = None,
+        trust: bool | None = None,
+        rehash: bool = False,
+        ctime: bool | None = None,
+        inode: bool | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Inputs:
-        """Find the pictures below folders; hash what is new or changed, note what has gone.
+    ) -> Scan:
+        """Find the files below folders; hash what is new or changed, note what has gone.
+
+        A file is unchanged if its size, mtime, ctime and inode are; one that isn't clearly older than the scan is
+        hashed again by the next. Nothing is noted as missing where a folder isn't the one it was, or where more than
+        max(100, 10 %) would be: `.report.warnings` says so.
 
         Args:
             folders: searched with their sub-folders, except hidden ones and stores; links are followed.
-            extensions: endings, in lower case, of the files to take; None: the usual pictures.
-            progress: called with (files hashed, files to hash).
+            extensions: endings of the files to take; None: the usual pictures. Files with other endings than these are
+                only hashed.
+            probe: probe(path) -> any of width, height, frames, rate of a file that isn't a picture.
+            trust: a quick check: take known files as unchanged, without looking; new ones are still found. None: if the
+                environment says CASSTORE_TRUST=1.
+            rehash: read every file, whatever its state says.
+            ctime, inode: whether these count, as some network disks make them up; None: as casstore.toml says (yes).
+            progress: called with (files hashed, files to hash); both grow.
 
         Returns:
-            One row per file, in order of paths; a file that can't be read is a row with an error.
+            One row per file, in order of paths; a file that can't be read is a row with an error. `.report` has counts.
 
         Raises:
             UsageError: a folder doesn't exist, or two rows have the same name.
         """
+        from casstore.sources.fresh import what_counts
         from casstore.sources.images import EXTENSIONS
-        from casstore.sources.scan import scan
+        from casstore.sources.scan import Options, scan
 
         places = [os.fspath(folder) for folder in folders]
         if not places:
             raise UsageError("scan needs at least one folder")
-        return scan(self._handle, places, extensions=extensions or EXTENSIONS, progress=progress)
+        endings = tuple(ending.lower() for ending in (EXTENSIONS if extensions is None else extensions))
+        trusting = os.environ.get("CASSTORE_TRUST", "") not in ("", "0") if trust is None else trust
+        counted = what_counts(self._handle)
+        ctime, inode = (counted[0] if ctime is None else ctime), (counted[1] if inode is None else inode)
+        return scan(self._handle, places, Options(endings, probe, trusting, rehash, ctime, inode, progress))
 
     def plan(self, inputs: Inputs, recipe: Recipe, *, resolution: resolutions.Resolution = None) -> Plan:
         """What is stored of these inputs, and what is to be encoded and why. Opens no picture.

@@ -17,14 +17,14 @@ STATEMENTS = (
     """ALTER TABLE roots ADD COLUMN state TEXT DEFAULT 'whole' NOT NULL
     CONSTRAINT ck_roots_state CHECK (state IN ('whole', 'unavailable', 'suspicious'))""",
     "ALTER TABLE directories ADD COLUMN fs_id TEXT",
-    "ALTER TABLE directories ADD COLUMN st_mtime_ns INTEGER",
-    "ALTER TABLE directories ADD COLUMN st_ino INTEGER",
     "ALTER TABLE directories ADD COLUMN listed_at INTEGER",
     """CREATE TABLE directory_prints (
     directory_id INTEGER NOT NULL,
     filter TEXT NOT NULL,
-    fingerprint BLOB NOT NULL,
+    fingerprint BLOB,
     files INTEGER NOT NULL,
+    st_mtime_ns INTEGER,
+    st_ino INTEGER,
     CONSTRAINT pk_directory_prints PRIMARY KEY (directory_id, filter),
     CONSTRAINT fk_directory_prints_directory_id FOREIGN KEY(directory_id) REFERENCES directories (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT""",

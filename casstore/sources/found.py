@@ -1,0 +1,116 @@
+"""What a scan has found: a handle whose rows are read from the index, all at once, when somebody asks for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from casstore.core.handle import Handle
+from casstore.index.sources import contents_below
+from casstore.sources.inputs import Cell, Inputs, Row
+from casstore.sources.walk import Filter
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """What a scan did.
+
+    Attributes:
+        files: found.
+        unchanged: known, and as they were.
+        hashed: opened, since they were new or may have changed.
+        new, edited: of these, those that weren't known, and those whose content is another.
+        missing: known, but not there any more; noted as such.
+        failed: files that can't be read, and folders that can't be listed.
+        trusted: a quick check: known files weren't looked at, so edits may have been missed.
+        warnings: why files that aren't there weren't noted as missing.
+    """
+
+    files: int
+    unchanged: int
+    hashed: int
+    new: int
+    edited: int
+    missing: int
+    failed: int
+    trusted: bool
+    seconds: float
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, reports: Sequence[ScanReport]) -> ScanReport:
+        """One for several folders."""
+        names = ("files", "unchanged", "hashed", "new", "edited", "missing", "failed", "seconds")
+        sums = {name: sum(getattr(report, name) for report in reports) for name in names}
+        trusted = any(report.trusted for report in reports)
+        return cls(**sums, trusted=trusted, warnings=tuple(w for report in reports for w in report.warnings))
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that was scanned.
+
+    Attributes:
+        root_id: of the root that it belongs to.
+        root: that one's path.
+        inside: where the folder is below it; "": it is the root.
+        prefix: in front of its rows' names.
+        wanted: what was looked for.
+        listed: relpaths of the directories that were listed.
+        absent: (relpath, name) of known files that weren't there.
+        failed: {relpath: why a directory can't be listed}.
+        report: what the scan did.
+    """
+
+    root_id: int
+    root: str
+    inside: str
+    prefix: str
+    wanted: Filter
+    listed: frozenset[str]
+    absent: frozenset[tuple[str, str]]
+    failed: dict[str, str]
+    report: ScanReport
+
+
+class Scan(Inputs):
+    """The rows of the scanned folders, in the order of the bytes of their paths.
+
+    Attributes:
+        report: what the scan did.
+
+    Raises:
+        UsageError: two rows have the same name.
+    """
+
+    def __init__(self, handle: Handle, folders: Sequence[Folder]) -> None:
+        self._handle, self._folders = handle, folders
+        self.report = ScanReport.of([folder.report for folder in folders])
+        if len(folders) > 1:
+            self._load()  # names may stand twice, and that is to be told now
+
+    def _load(self) -> None:
+        super().__init__([row for folder in self._folders for row in self._rows_of(folder)])
+
+    def __getattr__(self, name: str) -> object:
+        if name != "_rows":
+            raise AttributeError(name)
+        self._load()
+        return self._rows
+
+    def _rows_of(self, folder: Folder) -> Iterator[Row]:
+        found: dict[str, tuple[str, str, Cell]] = {}
+        with self._handle.index.glance() as connection:
+            for relpath, name, error, content in contents_below(connection, folder.root_id, folder.listed):
+                if folder.wanted.matches(name) and (relpath, name) not in folder.absent:
+                    place = f"{relpath}/{name}" if relpath else name
+                    found[place] = relpath, name, Cell(content, os.path.join(folder.root, place), error)
+        for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything
+            path = os.path.join(folder.root, relpath)
+            told = f"can't list the folder {path}: {error}"
+            above, name = os.path.split(relpath)
+            found[relpath] = above, name, Cell(None, path, told)
+        for place in sorted(found, key=os.fsencode):
+            sample = os.path.relpath(place, folder.inside) if folder.inside else place
+            yield Row(folder.prefix + sample, {"image": (found[place][2],)})

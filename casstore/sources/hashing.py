@@ -1,0 +1,112 @@
+"""Hashing files in threads, beside whoever finds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from types import TracebackType
+
+from casstore.errors import SourceNotFoundError
+from casstore.index.sources import SeenSource, Stat
+from casstore.sources.clock import is_settled
+from casstore.sources.images import EXTENSIONS
+from casstore.sources.read import Probe, hash_source, read_source
+
+THREADS = max(4, os.cpu_count() or 1)  # some more than cores, for slow disks
+CHUNK_FILES = 16  # per job: a job costs as much as hashing 50 KB
+CHUNK_BYTES = 8 << 20
+IN_FLIGHT = 64  # jobs; bounds what waits in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to hash: where it is below the root, its size in bytes, or why it can't be looked at."""
+
+    relpath: str
+    name: str
+    nbytes: int
+    error: str | None = None
+
+
+class Hasher:
+    """Threads that hash; leave the `with` block, and what wasn't begun isn't done.
+
+    Args:
+        root: absolute path.
+        now: the time of the file system, taken before any of the files was looked at.
+        ctime: whether the file system keeps that time.
+        probe: for files that aren't pictures.
+    """
+
+    def __init__(self, root: str, now: int, *, ctime: bool, probe: Probe | None) -> None:
+        self._root, self._now, self._ctime, self._probe = root, now, ctime, probe
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="casstore-hash")
+        self._jobs: set[Future[list[SeenSource]]] = set()
+        self._waiting: list[Found] = []
+        self._nbytes = 0
+        self.submitted = 0
+
+    def submit(self, files: Iterable[Found]) -> None:
+        """Have files hashed."""
+        for file in files:
+            self._waiting.append(file)
+            self._nbytes += file.nbytes
+            if len(self._waiting) >= CHUNK_FILES or self._nbytes >= CHUNK_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Begin with what was submitted last."""
+        if self._waiting:
+            self._jobs.add(self._pool.submit(self._work, self._waiting))
+            self.submitted += len(self._waiting)
+            self._waiting, self._nbytes = [], 0
+
+    def collect(self) -> list[SeenSource]:
+        """What is done by now; waits while very much is in flight."""
+        while len(self._jobs) > IN_FLIGHT:
+            wait(self._jobs, return_when=FIRST_COMPLETED)
+            if any(job.done() for job in self._jobs):
+                break
+        return self._take()
+
+    def wait(self) -> list[SeenSource]:
+        """Wait until something is done; nothing is left if nothing comes."""
+        self.flush()
+        if self._jobs:
+            wait(self._jobs, return_when=FIRST_COMPLETED)
+        return self._take()
+
+    def stop(self) -> list[SeenSource]:
+        """Begin nothing more; what is done, when the last one is."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        return self._take()
+
+    def _take(self) -> list[SeenSource]:
+        done = {job for job in self._jobs if job.done()}
+        self._jobs -= done
+        return [seen for job in done if not job.cancelled() for seen in job.result()]
+
+    def __enter__(self) -> Hasher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _work(self, files: list[Found]) -> list[SeenSource]:
+        return [self._hash(file) for file in files]
+
+    def _hash(self, file: Found) -> SeenSource:
+        path = os.path.join(self._root, file.relpath, file.name)
+        try:
+            if file.error is not None:
+                raise SourceNotFoundError(f"can't read {path}: {file.error}")
+            whole = file.name.lower().endswith(EXTENSIONS)
+            source = read_source(path) if whole else hash_source(path, self._probe)
+        except SourceNotFoundError as error:
+            return SeenSource(file.relpath, file.name, Stat(0, 0, 0, 0), False, None, str(error))
+        settled = is_settled(source.stat, self._now, ctime=self._ctime)
+        return SeenSource(file.relpath, file.name, source.stat, settled, source.content)
