@@ -257,6 +257,38 @@ class RepackReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Root:
+    """A dataset folder.
+
+    Attributes:
+        name: what it is called; that of its folder, unless there were two.
+        path: where it is.
+        state: "whole"; "unavailable": another folder is at its place; "suspicious": so much was gone that it has to be
+            confirmed. In the latter two nothing was noted as missing.
+        files: that were there at the last scan.
+        missing: that weren't any more.
+        last_seen_at: when that was, ms UTC.
+    """
+
+    name: str
+    path: str
+    state: Literal["whole", "unavailable", "suspicious"]
+    files: int
+    missing: int
+    last_seen_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmReport:
+    """What confirming a root did or, without `yes`, would do: files noted as missing, and files left."""
+
+    name: str
+    path: str
+    missing: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
 class GcReport:
     """The outcome of a garbage collection, or of its dry run.
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gc": ("casstore.cli.upkeep", "Remove what nobody refers to any more (a dry run without --yes)."),
     "init": ("casstore.cli.init", "Make a store."),
     "repack": ("casstore.cli.upkeep", "Change how objects are stored: compressed, or raw for mapping."),
+    "roots": ("casstore.cli.roots", "List, move and confirm the dataset folders that the store knows."),
     "sql": ("casstore.cli.sql", "Run a SELECT over the index."),
     "status": ("casstore.cli.status", "Tell what the store holds."),
     "verify": ("casstore.cli.upkeep", "Check that everything is there, with --deep that every byte is right."),

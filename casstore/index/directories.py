@@ -70,6 +70,12 @@ def known_directories(connection: AnyConnection, root_id: int, inside: str, filt
     return found
 
 
+def all_directories(connection: Connection, root_id: int) -> dict[str, int]:
+    """{relpath: id} of all directories of a root."""
+    query = select(directories.c.relpath, directories.c.id).where(directories.c.root_id == root_id)
+    return {row.relpath: row.id for row in connection.execute(query)}
+
+
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from casstore.build.plan import Plan
     from casstore.core.batch import Batch
     from casstore.index.query import Table
-    from casstore.model import BuildReport, Codec, GcReport, RepackReport, Status, VerifyReport
+    from casstore.model import BuildReport, Codec, ConfirmReport, GcReport, RepackReport, Root, Status, VerifyReport
     from casstore.sources.found import Scan
     from casstore.sources.inputs import Inputs
     from casstore.sources.read import Probe
@@ -177,6 +177,39 @@ class Store(Reading):
         counted = what_counts(self._handle)
         ctime, inode = (counted[0] if ctime is None else ctime), (counted[1] if inode is None else inode)
         return scan(self._handle, places, Options(endings, probe, trusting, rehash, ctime, inode, progress))
+
+    def roots(self) -> list[Root]:
+        """The dataset folders that the store knows: each scanned folder, unless it lies in another one."""
+        from casstore.index.readonly import retried
+        from casstore.sources.roots import list_roots
+
+        self._handle.check_open()
+        return retried(lambda: list_roots(self._handle))
+
+    def move_root(self, name: str, path: Path) -> Root:
+        """Say that a root is at another place now. Nothing is read; moved files cost no encode anyway.
+
+        Raises:
+            UsageError: there is no such root or folder, or its files aren't there.
+        """
+        from casstore.sources.roots import move
+
+        return move(self._handle, name, os.path.abspath(os.fspath(path)))
+
+    def confirm_root(self, name: str, *, yes: bool = False) -> ConfirmReport:
+        """Say that what is gone from a root is really gone, however much it is, and that its folder is the right one.
+
+        Args:
+            name: of the root, or its path.
+            yes: note it; otherwise only count.
+
+        Raises:
+            UsageError: there is no such root.
+            StorePermissionError: a folder of it can't be listed.
+        """
+        from casstore.sources.roots import confirm
+
+        return confirm(self._handle, name, yes=yes)
 
     def plan(self, inputs: Inputs, recipe: Recipe, *, resolution: resolutions.Resolution = None) -> Plan:
         """What is stored of these inputs, and what is to be encoded and why. Opens no picture.
