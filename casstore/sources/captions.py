@@ -23,12 +23,12 @@ COMMIT_FILES = 4096  # what was read is committed this often, so that a stop kee
 TEXT_ROLES = frozenset({"caption", "text", "prompt"})
 """Roles whose strings are texts and whose files are read as texts."""
 TEXT_ENDINGS = (".txt", ".caption")
-"""Files with these endings are read as texts under any role."""
+"""Files with these endings are read as texts under any role but "image"."""
 
 
 def is_text_file(role: str, path: str) -> bool:
     """Whether a reader makes texts of a file under a role."""
-    return role in TEXT_ROLES or path.lower().endswith(TEXT_ENDINGS)
+    return role in TEXT_ROLES or (role != "image" and path.lower().endswith(TEXT_ENDINGS))
 
 
 def text_content(text: str) -> Content:

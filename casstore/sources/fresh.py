@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import SourceNotFoundError
 from casstore.index.sources import Stat, find_source
 from casstore.model import Content
+from casstore.sources.inputs import Cell
 from casstore.sources.read import read_source
 
 
@@ -48,3 +50,15 @@ def known_content_of(handle: Handle, path: str | os.PathLike[str]) -> Content:
         if row is None or row.content is None:
             raise
         return row.content
+
+
+def contents_of(handle: Handle, paths: Sequence[str]) -> list[Cell]:
+    """The present contents of files, in order; one that can't be read is a cell with the error."""
+    cells = []
+    for path in paths:
+        place = os.path.abspath(path)
+        try:
+            cells.append(Cell(content_of(handle, place), place))
+        except SourceNotFoundError as error:
+            cells.append(Cell(None, place, str(error)))
+    return cells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -22,10 +22,11 @@ from casstore.index.sources import (
     save_sources,
     sources_below,
 )
-from casstore.model import Content
 from casstore.sources.images import EXTENSIONS
-from casstore.sources.inputs import Cell, Inputs, Row
+from casstore.sources.inputs import Inputs, Row
+from casstore.sources.links import File, Link, endings
 from casstore.sources.read import is_settled, read_source
+from casstore.sources.rows import make_rows
 
 HASH_THREADS = 4
 COMMIT_FILES = 256  # what was hashed is committed at least this often, so that a stop keeps it
@@ -61,6 +62,8 @@ def scan(
     folders: Sequence[str],
     *,
     extensions: Sequence[str] = EXTENSIONS,
+    links: Mapping[str, Link] | None = None,
+    reader: str = "caption-1",
     progress: Progress | None = None,
 ) -> Inputs:
     """Find the pictures below folders, hash what is new or changed, and note what has gone.
@@ -73,6 +76,8 @@ def scan(
         handle: the open store.
         folders: existing folders.
         extensions: endings, in lower case, of the files to take.
+        links: {role: template or function}: what else belongs to a picture.
+        reader: what makes texts of text files.
         progress: called now and then with (hashed, to hash).
 
     Raises:
@@ -88,13 +93,14 @@ def scan(
     rows: list[Row] = []
     for place in places:
         prefix = os.path.basename(place) + "/" if len(places) > 1 else ""
-        rows += _scan_folder(handle, place, prefix, tuple(extensions), progress)
+        scanned = _scan_folder(handle, place, (*extensions, *sorted(endings(links))), progress)
+        rows += make_rows(handle, *scanned[:2], prefix, scanned[2], extensions=extensions, links=links, reader=reader)
     return Inputs(rows)
 
 
 def _scan_folder(
-    handle: Handle, folder: str, prefix: str, extensions: tuple[str, ...], progress: Progress | None
-) -> list[Row]:
+    handle: Handle, folder: str, extensions: tuple[str, ...], progress: Progress | None
+) -> tuple[str, str, list[File]]:
     now = time.time_ns()
     root, inside = _root_of(handle, folder)
     listing = _walk(root, inside, extensions)
@@ -102,21 +108,21 @@ def _scan_folder(
         root_id = save_root(connection, root)
     with handle.index.read() as connection:
         known = sources_below(connection, root_id, inside)
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], File] = {}
     todo: list[_Found] = []
     for file in listing.found:
         place = (file.relpath, file.name)
         row = known.get(place)
         if file.stat is not None and row is not None and _unchanged(row, file.stat):
-            rows[place] = _row(root, inside, prefix, place, row.content)
+            rows[place] = File(*place, row.content)
         else:
             todo.append(file)
     for seen in _hash_and_save(handle, root_id, root, todo, now, progress):
         place = (seen.relpath, seen.name)
-        rows[place] = _row(root, inside, prefix, place, seen.content, seen.error)
+        rows[place] = File(*place, seen.content, seen.error)
     for folder_ in listing.unreadable:  # a row, so that nobody takes the rest for everything
         place = (folder_.relpath, folder_.name)
-        rows[place] = _row(root, inside, prefix, place, None, folder_.error)
+        rows[place] = File(*place, None, folder_.error, True)
     present = {(file.relpath, file.name) for file in listing.found}
     gone = [
         place
@@ -126,7 +132,7 @@ def _scan_folder(
     if gone:
         with handle.index.write() as connection:
             mark_missing(connection, root_id, gone)
-    return [rows[place] for place in sorted(rows, key=lambda p: os.fsencode(os.path.join(*p)))]
+    return root, inside, [rows[place] for place in sorted(rows, key=lambda p: os.fsencode(os.path.join(*p)))]
 
 
 def _root_of(handle: Handle, folder: str) -> tuple[str, str]:
@@ -243,11 +249,3 @@ def _hash(root: str, file: _Found, now: int) -> SeenSource:
     except SourceNotFoundError as error:
         return SeenSource(file.relpath, file.name, state, False, None, str(error))
     return SeenSource(file.relpath, file.name, source.stat, is_settled(source.stat, now), source.content)
-
-
-def _row(
-    root: str, inside: str, prefix: str, place: tuple[str, str], content: Content | None, error: str | None = None
-) -> Row:
-    relative = os.path.join(*place)
-    sample = os.path.relpath(relative, inside) if inside else relative
-    return Row(prefix + sample, {"image": (Cell(content, os.path.join(root, relative), error),)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from casstore.index.query import Table
     from casstore.model import BuildReport, Codec, GcReport, RepackReport, Status, VerifyReport
     from casstore.sources.inputs import Inputs
+    from casstore.sources.links import Link
+    from casstore.sources.tables import Given
     from casstore.upkeep.forget import ForgetPlan
 
 
@@ -132,21 +134,26 @@ class Store(Reading):
     def scan(
         self,
         *folders: Path,
+        links: Mapping[str, Link] | None = None,
         extensions: Sequence[str] | None = None,
+        reader: str = "caption-1",
         progress: Callable[[int, int], None] | None = None,
     ) -> Inputs:
         """Find the pictures below folders; hash what is new or changed, note what has gone.
 
         Args:
             folders: searched with their sub-folders, except hidden ones and stores; links are followed.
+            links: {role: rule}: what else belongs to a picture. A rule is the name of its file, such as ".txt",
+                "masks/{stem}.png" or "-masklabel.png?" (optional), or a function of the row (docs/inputs.md).
             extensions: endings, in lower case, of the files to take; None: the usual pictures.
+            reader: what makes texts of text files: "caption-1", the file is one; "lines-1": each line is one.
             progress: called with (files hashed, files to hash).
 
         Returns:
             One row per file, in order of paths; a file that can't be read is a row with an error.
 
         Raises:
-            UsageError: a folder doesn't exist, or two rows have the same name.
+            UsageError: a folder doesn't exist, two rows have the same name, or a link can't be meant.
         """
         from casstore.sources.images import EXTENSIONS
         from casstore.sources.scan import scan
@@ -154,7 +161,36 @@ class Store(Reading):
         places = [os.fspath(folder) for folder in folders]
         if not places:
             raise UsageError("scan needs at least one folder")
-        return scan(self._handle, places, extensions=extensions or EXTENSIONS, progress=progress)
+        return scan(
+            self._handle,
+            places,
+            extensions=extensions or EXTENSIONS,
+            links=links,
+            reader=reader,
+            progress=progress,
+        )
+
+    def inputs(self, rows: Given, *, reader: str = "caption-1") -> Inputs:
+        """Rows of your own, or of a table.
+
+        Args:
+            rows: dicts with any of "sample" (its name), "group", "weight" and "values" (facts of the row); every other
+                key is a role. Under it a Path is a file; an array or tensor is itself; bytes are a text; a str is a
+                text under the roles caption, text and prompt, and elsewhere a path; a list has one content for each
+                variation; None is nothing. Or the path of a .jsonl, .csv or .tsv file of such rows (docs/inputs.md).
+            reader: what makes texts of text files; a text that is given stays exactly what it is.
+
+        Raises:
+            UsageError: a row that can't be meant; the message names it. A file that can't be read is a failure of its
+                row only.
+            SourceNotFoundError: the table can't be read.
+        """
+        from casstore.index.readonly import retried
+        from casstore.sources.tables import make_inputs
+
+        self._handle.check_open()
+        given = rows if isinstance(rows, (str, os.PathLike, Mapping)) or not isinstance(rows, Iterable) else list(rows)
+        return retried(lambda: make_inputs(self._handle, given, reader=reader))
 
     def plan(self, inputs: Inputs, recipe: Recipe, *, resolution: resolutions.Resolution = None) -> Plan:
         """What is stored of these inputs, and what is to be encoded and why. Opens no picture.
