@@ -91,24 +91,31 @@ def texts_of(connection: AnyConnection, files: Iterable[bytes], reader: str) -> 
         {digest: the texts in order}; a file that this reader hasn't read, or whose text isn't what was saved any more
         (a flipped bit), isn't in it.
     """
-    members: dict[bytes, dict[int, Content | None]] = {}
     known: dict[bytes, Content | None] = {}  # equal texts are one object
+    first: dict[bytes, Content | None] = {}
+    further: dict[bytes, dict[int, Content | None]] = {}
     for digest, kind, role, ordinal, member_kind, member, nbytes, text in _texts.rows(connection, sorted(set(files))):
         if kind != "file" or role != reader:
             continue
         if member not in known:
             known[member] = _content(member_kind, member, nbytes, text)
-        members.setdefault(digest, {})[ordinal] = known[member]
-    result: dict[bytes, tuple[Content, ...]] = {}
-    for digest, ordered in members.items():
-        found = [ordered.get(ordinal) for ordinal in range(len(ordered))]
-        if [content and content.digest for content in found] == [digest]:
-            result[digest] = ()
+        if ordinal == 0:
+            first[digest] = known[member]
         else:
-            whole = tuple(content for content in found if content is not None and content.kind == "text")
-            if len(whole) == len(ordered):
-                result[digest] = whole
-    return result
+            further.setdefault(digest, {})[ordinal] = known[member]
+    result: dict[bytes, tuple[Content, ...]] = {}
+    for digest, content in first.items():
+        others = further.get(digest)
+        if content is None:
+            continue
+        if others is None:
+            result[digest] = () if content.kind == "file" and content.digest == digest else (content,)
+            continue
+        rest = [others[ordinal] for ordinal in sorted(others)]
+        whole = (content, *(one for one in rest if one is not None))
+        if len(whole) == len(rest) + 1 == max(others) + 1:
+            result[digest] = whole
+    return {digest: found for digest, found in result.items() if all(content.kind == "text" for content in found)}
 
 
 def _content(kind: str, digest: bytes, nbytes: int, text: str | None) -> Content | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -136,16 +136,15 @@ def caption_cells(handle: Handle, files: Sequence[tuple[str, Content]], reader: 
                         alone[place] = result
             waiting = [place for place in waiting if place not in alone and files[place][1].digest not in known]
     return [
-        tuple(_cells(path, alone.get(place) or _Read(content, known[content.digest])))
+        _cells(path, alone[place]) if place in alone else tuple([Cell(text, path) for text in known[content.digest]])
         for place, (path, content) in enumerate(files)
     ]
 
 
-def _cells(path: str, read: _Read) -> Iterator[Cell]:
+def _cells(path: str, read: _Read) -> tuple[Cell, ...]:
     if read.error is not None:
-        yield Cell(None, path, read.error)
-    for text in read.texts:
-        yield Cell(text, path)
+        return (Cell(None, path, read.error),)
+    return tuple(Cell(text, path) for text in read.texts)
 
 
 def _read(path: str, reader: str) -> _Read:

@@ -65,7 +65,7 @@ class Template:
     def relative(self, name: str) -> str:
         """The path for a picture of this name, relative to the picture's folder."""
         middle = name if self.whole else stem(name)
-        return "../" * self.up + join(self.below, f"{self.prefix}{middle}{self.suffix}{self.ending}")
+        return f"{'../' * self.up}{join(self.below, self.prefix)}{middle}{self.suffix}{self.ending}"
 
     def place(self, relpath: str, name: str) -> str | None:
         """The path below the root for a picture in a folder; None if it is outside the root."""
@@ -74,15 +74,18 @@ class Template:
                 return None
             relpath = posixpath.dirname(relpath)
         middle = name if self.whole else stem(name)
-        return join(relpath, join(self.below, f"{self.prefix}{middle}{self.suffix}{self.ending}"))
+        below = join(relpath, self.below) if self.below else relpath
+        start = f"{below}/" if below else ""
+        return f"{start}{self.prefix}{middle}{self.suffix}{self.ending}"
 
     def matches(self, relpath: str, name: str, extensions: tuple[str, ...]) -> bool:
         """Whether a file could be the one for some picture."""
-        front, ending = os.path.splitext(name)
+        if name[-len(self.ending) :].lower() != self.ending.lower():
+            return False
+        front = name[: -len(self.ending)]
         inner = front[len(self.prefix) : len(front) - len(self.suffix)]
         return (
-            ending.lower() == self.ending.lower()
-            and len(front) > len(self.prefix) + len(self.suffix)
+            len(front) > len(self.prefix) + len(self.suffix)
             and front.startswith(self.prefix)
             and front.endswith(self.suffix)
             and (not self.whole or inner.lower().endswith(extensions))
@@ -130,20 +133,27 @@ class Finder:
 
     def __init__(self, files: Iterable[File]) -> None:
         self._exact: dict[str, File] = {}
-        self._folded: dict[str, File] = {}
+        self._folded: dict[str, File] = {}  # by the lower case of the ending, where it isn't in lower case
         for file in files:
             path = join(file.relpath, file.name)
             self._exact[path] = file
-            self._folded.setdefault(_folded(path), file)
+            folded = _folded(path)
+            if folded != path:
+                self._folded.setdefault(folded, file)
 
     def find(self, rule: Rule, relpath: str, name: str) -> File | None:
         """The file of a rule for the picture of this name in this folder."""
         for alternative in rule.alternatives:
             place = alternative.place(relpath, name)
-            if place is not None:
-                file = self._exact.get(place) or self._folded.get(_folded(place))
-                if file is not None:
-                    return file
+            if place is None:
+                continue
+            file = self._exact.get(place)
+            if file is None:
+                folded = _folded(place)
+                # Capitals come before small letters in the order of bytes.
+                file = self._folded.get(folded) or self._exact.get(folded)
+            if file is not None:
+                return file
         return None
 
 
@@ -186,7 +196,8 @@ def claims(rules: Sequence[Rule], relpath: str, name: str, extensions: tuple[str
 
 def stem(name: str) -> str:
     """A file's name without its last ending."""
-    return os.path.splitext(name)[0]
+    dot = name.rfind(".")
+    return name[:dot] if dot > 0 else name
 
 
 def join(relpath: str, name: str) -> str:
@@ -195,8 +206,8 @@ def join(relpath: str, name: str) -> str:
 
 
 def _folded(path: str) -> str:
-    front, ending = os.path.splitext(path)
-    return front + ending.lower()
+    dot = path.rfind(".")
+    return path[:dot] + path[dot:].lower()
 
 
 def _rule(role: object, link: object, primary: str) -> Rule:

@@ -82,6 +82,7 @@ class _Folder:
     def __init__(self, handle: Handle, root: str, reader: str, files: Sequence[File], rules: Sequence[Rule]) -> None:
         self._handle = handle
         self._root = root
+        self._start = root.rstrip("/") + "/"
         self._reader = reader
         wanted = {alternative.ending.lower() for rule in rules for alternative in rule.alternatives}
         suffixes = tuple(wanted)
@@ -91,22 +92,22 @@ class _Folder:
 
     def cells_of(self, role: str, files: Sequence[File | None]) -> list[Cells]:
         """The cells of files under a role; none for a file that isn't there or holds no text."""
-        paths = ["" if file is None else self._path(file) for file in files]
-        texts: dict[int, tuple[str, Content]] = {
-            number: (path, file.content)
-            for number, (path, file) in enumerate(zip(paths, files, strict=True))
-            if file is not None and file.content is not None and is_text_file(role, file.name)
-        }
-        read = caption_cells(self._handle, list(texts.values()), self._reader) if texts else []
-        known = dict(zip(texts, read, strict=True))
-        return [
-            ()
-            if file is None
-            else known[number]
-            if number in known
-            else (Cell(None if file.error else file.content, paths[number], file.error),)
-            for number, file in enumerate(files)
-        ]
+        found: list[Cells] = []
+        texts: list[tuple[str, Content]] = []
+        waiting: list[int] = []  # where in `found` the texts go
+        for file in files:
+            if file is None:
+                found.append(())
+            elif file.content is not None and file.error is None and is_text_file(role, file.name):
+                waiting.append(len(found))
+                texts.append((self._path(file), file.content))
+                found.append(())
+            else:
+                found.append((Cell(None if file.error else file.content, self._path(file), file.error),))
+        if texts:
+            for number, cells in zip(waiting, caption_cells(self._handle, texts, self._reader), strict=True):
+                found[number] = cells
+        return found
 
     def linked(
         self, rule: Rule, pictures: Sequence[File], numbers: Sequence[int], so_far: Callable[[int], Row]
@@ -135,7 +136,7 @@ class _Folder:
         return os.path.join(self._root, file.relpath) if file.relpath else self._root
 
     def _path(self, file: File) -> str:
-        return os.path.join(self._root, join(file.relpath, file.name))
+        return self._start + join(file.relpath, file.name)
 
 
 def _nothing(rule: Rule, picture: File, found: File | None) -> Cell:
