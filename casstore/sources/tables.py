@@ -205,7 +205,7 @@ def _json_lines(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{where}: this isn't JSON: {error}") from None
         if not isinstance(row, dict):
-            raise UsageError(f'{where} isn\'t a JSON object; each line is one, such as {{"image": "a.jpg"}}')
+            raise UsageError(f'{where}: this isn\'t a JSON object; each line is one, such as {{"image": "a.jpg"}}')
         yield where, row
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from kit import ROOT
 
 from casstore.errors import UsageError
 from casstore.model import Content
@@ -180,3 +182,18 @@ def test_a_rule_can_be_compared_and_not_changed() -> None:
     change: Callable[..., Any] = setattr
     with pytest.raises(AttributeError):
         change(rule(".txt"), "role", "x")
+
+
+DOCUMENT = (ROOT / "docs" / "inputs.md").read_text()
+EXAMPLES = re.findall(r"^\| `(\S+)` \| `(\S+)` \| `(\S+)` \|$", DOCUMENT, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("link", "picture", "there"), EXAMPLES)
+def test_the_examples_of_the_documents(link: str, picture: str, there: str) -> None:
+    """Each line of the table in docs/inputs.md is what happens."""
+    assert find(link.replace("\\|", "|"), picture, there) == there
+
+
+def test_there_are_examples() -> None:
+    """The table is found."""
+    assert len(EXAMPLES) == 10
