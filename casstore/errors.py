@@ -18,6 +18,7 @@
     ├── MissError (KeyError)                         1   nothing is stored under the key; carries the Miss
     ├── SourceNotFoundError (FileNotFoundError)      1   the file that was asked for isn't there
     ├── PictureError                                 1   the file is no picture that can be decoded
+    ├── TextError                                    1   the file is no text that can be read
     ├── EncoderError                                 1   an encoder returned something that can't be stored
     │   └── NonFiniteError                               ... NaN or infinity
     └── BuildInterrupted (KeyboardInterrupt)       130   Ctrl-C; carries the report, nothing committed is lost
@@ -143,6 +144,10 @@ class SourceNotFoundError(CasstoreError, FileNotFoundError):
 
 class PictureError(CasstoreError):
     """The file is no picture that can be decoded whole."""
+
+
+class TextError(CasstoreError):
+    """The file is no text that a reader can read."""
 
 
 class EncoderError(CasstoreError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from casstore.core.handle import Handle
 from casstore.index.sources import contents_below
-from casstore.sources.inputs import Cell, Inputs, Row
+from casstore.sources.inputs import Inputs, Row
+from casstore.sources.links import File, Link
+from casstore.sources.rows import make_rows
 from casstore.sources.walk import Filter
 
 
@@ -84,8 +86,16 @@ class Scan(Inputs):
         UsageError: two rows have the same name.
     """
 
-    def __init__(self, handle: Handle, folders: Sequence[Folder]) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        folders: Sequence[Folder],
+        extensions: Sequence[str],
+        links: Mapping[str, Link],
+        reader: str,
+    ) -> None:
         self._handle, self._folders = handle, folders
+        self._extensions, self._links, self._reader = extensions, links, reader
         self.report = ScanReport.of([folder.report for folder in folders])
         if len(folders) > 1:
             self._load()  # names may stand twice, and that is to be told now
@@ -99,18 +109,22 @@ class Scan(Inputs):
         self._load()
         return self._rows
 
-    def _rows_of(self, folder: Folder) -> Iterator[Row]:
-        found: dict[str, tuple[str, str, Cell]] = {}
+    def _rows_of(self, folder: Folder) -> list[Row]:
+        found: dict[str, File] = {}
         with self._handle.index.glance() as connection:
             for relpath, name, error, content in contents_below(connection, folder.root_id, folder.listed):
                 if folder.wanted.matches(name) and (relpath, name) not in folder.absent:
-                    place = f"{relpath}/{name}" if relpath else name
-                    found[place] = relpath, name, Cell(content, os.path.join(folder.root, place), error)
+                    found[f"{relpath}/{name}" if relpath else name] = File(relpath, name, content, error)
         for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything
-            path = os.path.join(folder.root, relpath)
-            told = f"can't list the folder {path}: {error}"
-            above, name = os.path.split(relpath)
-            found[relpath] = above, name, Cell(None, path, told)
-        for place in sorted(found, key=os.fsencode):
-            sample = os.path.relpath(place, folder.inside) if folder.inside else place
-            yield Row(folder.prefix + sample, {"image": (found[place][2],)})
+            told = f"can't list the folder {os.path.join(folder.root, relpath)}: {error}"
+            found[relpath] = File(*os.path.split(relpath), None, told, is_folder=True)
+        return make_rows(
+            self._handle,
+            folder.root,
+            folder.inside,
+            folder.prefix,
+            [found[place] for place in sorted(found, key=os.fsencode)],
+            extensions=self._extensions,
+            links=self._links,
+            reader=self._reader,
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from casstore import fsio
@@ -27,10 +27,13 @@ from casstore.index.directories import (
 )
 from casstore.index.roots import RootRow, known_roots, note_root, root_above, save_root
 from casstore.index.sources import DirectorySource, SeenSource, digests_of, mark_missing, rows_of, save_sources
+from casstore.model import Content
 from casstore.sources import clock
+from casstore.sources.captions import caption_cells, check_reader, text_endings
 from casstore.sources.found import Folder, Scan, ScanReport
 from casstore.sources.hashing import Found, Hasher
 from casstore.sources.images import EXTENSIONS
+from casstore.sources.links import Link, endings
 from casstore.sources.losses import elsewhere, is_there, suspicious, too_many, unavailable
 from casstore.sources.read import Probe
 from casstore.sources.walk import Filter, Listing, Walk
@@ -47,6 +50,8 @@ class Options:
     """What to look for, and how closely; see `Store.scan`."""
 
     extensions: tuple[str, ...] = EXTENSIONS
+    links: Mapping[str, Link] = field(default_factory=dict)
+    reader: str = "caption-1"
     probe: Probe | None = None
     trust: bool = False
     rehash: bool = False
@@ -64,7 +69,12 @@ def scan(handle: Handle, folders: Sequence[str], options: Options) -> Scan:
             raise UsageError(f"{place} isn't a folder; give the folder that holds the files")
         if is_store(place):
             raise UsageError(f"{place} is a casstore store; give the folder that holds the files")
-    return Scan(handle, [_FolderScan(handle, place, options).run(several=len(places) > 1) for place in places])
+    check_reader(options.reader)
+    beside = endings(options.links)  # and with them, whether they can be meant
+    wanted = Filter((*options.extensions, *sorted(beside)), options.ctime, options.inode)
+    texts = text_endings(options.links)
+    found = [_FolderScan(handle, place, wanted, texts, options).run(several=len(places) > 1) for place in places]
+    return Scan(handle, found, options.extensions, options.links, options.reader)
 
 
 @dataclass(slots=True)
@@ -81,6 +91,8 @@ class _Work:
 class _FolderScan:
     handle: Handle
     folder: str
+    wanted: Filter
+    texts: tuple[str, ...]  # endings of files that a reader makes texts of
     options: Options
     seen: list[SeenSource] = field(default_factory=list)  # hashed, not written yet
     before: dict[tuple[str, str], int | None] = field(default_factory=dict)  # row id of what a file held, if known
@@ -90,6 +102,7 @@ class _FolderScan:
     gone: dict[str, list[int]] = field(default_factory=dict)  # source ids that the listing of a directory lacks
     held: dict[str, Print] = field(default_factory=dict)  # prints that are true once what has gone is marked
     absent: set[tuple[str, str]] = field(default_factory=set)  # what has gone, by name
+    captions: list[tuple[str, Content]] = field(default_factory=list)  # that were hashed, and are to be read
     fresh: set[bytes] = field(default_factory=set)  # digests of what was hashed
     foreign: list[str] = field(default_factory=list)  # directories on another file system than they were
     fs_ids: dict[int, str] = field(default_factory=dict)  # by device
@@ -106,7 +119,6 @@ class _FolderScan:
         options = self.options
         state = os.stat(self.folder)
         self.now = clock.now_ns(self.handle, state.st_dev)
-        self.wanted = Filter(options.extensions, options.ctime, options.inode)
         self.root, self.inside = self._root(state)
         with self.handle.index.glance() as connection:
             self.directories = known_directories(connection, self.root.id, self.inside, str(self.wanted))
@@ -128,6 +140,7 @@ class _FolderScan:
                 # Whatever ended it: what was hashed by now is kept.
                 self._take_in(self.hasher.stop())
                 self._save()
+        caption_cells(self.handle, self.captions, options.reader)  # so that nobody has to open these again
         missing, warning = self._end()
         report = ScanReport(
             files=self.files,
@@ -318,6 +331,8 @@ class _FolderScan:
             else:
                 self.hashed += 1
                 self.fresh.add(seen.content.digest)
+                if self.texts and seen.name.lower().endswith(self.texts):
+                    self.captions.append((os.path.join(self.root.path, seen.relpath, seen.name), seen.content))
             state = (seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
             kept = tuple(
                 n * counts for n, counts in zip(state, (1, 1, self.wanted.ctime, self.wanted.inode), strict=True)

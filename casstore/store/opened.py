@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from casstore.model import BuildReport, Codec, ConfirmReport, GcReport, RepackReport, Root, Status, VerifyReport
     from casstore.sources.found import Scan
     from casstore.sources.inputs import Inputs
+    from casstore.sources.links import Link
     from casstore.sources.read import Probe
+    from casstore.sources.tables import Given
     from casstore.upkeep.forget import ForgetPlan
 
 
@@ -134,7 +136,9 @@ class Store(Reading):
     def scan(
         self,
         *folders: Path,
+        links: Mapping[str, Link] | None = None,
         extensions: Sequence[str] | None = None,
+        reader: str = "caption-1",
         probe: Probe | None = None,
         trust: bool | None = None,
         rehash: bool = False,
@@ -150,8 +154,11 @@ class Store(Reading):
 
         Args:
             folders: searched with their sub-folders, except hidden ones and stores; links are followed.
+            links: {role: rule}: what else belongs to a picture. A rule is the name of its file, such as ".txt",
+                "masks/{stem}.png" or "-masklabel.png?" (optional), or a function of the row (docs/inputs.md).
             extensions: endings of the files to take; None: the usual pictures. Files with other endings than these are
                 only hashed.
+            reader: what makes texts of text files: "caption-1", the file is one; "lines-1": each line is one.
             probe: probe(path) -> any of width, height, frames, rate of a file that isn't a picture.
             trust: a quick check: take known files as unchanged, without looking; new ones are still found. None: if the
                 environment says CASSTORE_TRUST=1.
@@ -163,7 +170,7 @@ class Store(Reading):
             One row per file, in order of paths; a file that can't be read is a row with an error. `.report` has counts.
 
         Raises:
-            UsageError: a folder doesn't exist, or two rows have the same name.
+            UsageError: a folder doesn't exist, two rows have the same name, or a link can't be meant.
         """
         from casstore.sources.fresh import what_counts
         from casstore.sources.images import EXTENSIONS
@@ -176,7 +183,30 @@ class Store(Reading):
         trusting = os.environ.get("CASSTORE_TRUST", "") not in ("", "0") if trust is None else trust
         counted = what_counts(self._handle)
         ctime, inode = (counted[0] if ctime is None else ctime), (counted[1] if inode is None else inode)
-        return scan(self._handle, places, Options(endings, probe, trusting, rehash, ctime, inode, progress))
+        options = Options(endings, links or {}, reader, probe, trusting, rehash, ctime, inode, progress)
+        return scan(self._handle, places, options)
+
+    def inputs(self, rows: Given, *, reader: str = "caption-1") -> Inputs:
+        """Rows of your own, or of a table.
+
+        Args:
+            rows: dicts with any of "sample" (its name), "group", "weight" and "values" (facts of the row); every other
+                key is a role. Under it a Path is a file; an array or tensor is itself; bytes are a text; a str is a
+                text under the roles caption, text and prompt, and elsewhere a path; a list has one content for each
+                variation; None is nothing. Or the path of a .jsonl, .csv or .tsv file of such rows (docs/inputs.md).
+            reader: what makes texts of text files; a text that is given stays exactly what it is.
+
+        Raises:
+            UsageError: a row that can't be meant; the message names it. A file that can't be read is a failure of its
+                row only.
+            SourceNotFoundError: the table can't be read.
+        """
+        from casstore.index.readonly import retried
+        from casstore.sources.tables import make_inputs
+
+        self._handle.check_open()
+        given = rows if isinstance(rows, (str, os.PathLike, Mapping)) or not isinstance(rows, Iterable) else list(rows)
+        return retried(lambda: make_inputs(self._handle, given, reader=reader))
 
     def roots(self) -> list[Root]:
         """The dataset folders that the store knows: each scanned folder, unless it lies in another one."""

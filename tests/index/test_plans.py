@@ -27,6 +27,7 @@ def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
         lambda: put(store, "new"),
         lambda: lookup(handle_of(store), [key(f"{number}") for number in range(64)]),
         lambda: lookup(handle_of(store), [key(f"{number}") for number in range(500)]),
+        lambda: [store.inputs([{"caption": photos / "a.md"}]) for _ in range(2)],
     ]
 
 
@@ -41,13 +42,14 @@ def spied(honest: Callable[..., Any], many: bool, statements: list[tuple[str, An
     return method
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
     store: casstore.Store, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step scans a table, and variants are never found by their recipe, which all of them may share."""
     put(store, "a")
     pictures(tmp_path / "photos", 3)
+    (tmp_path / "photos" / "a.md").write_text("a caption")
     build(store, tmp_path / "photos", FakeEncoder())
     index = handle_of(store).index
     statements: list[tuple[str, Any]] = []

@@ -101,7 +101,8 @@ class Session:
         self.store = opened(self.path)
 
     def backups(self) -> list[str]:
-        return sorted(os.listdir(Path(self.path, "backups")))
+        # One that was cut off while it was written has another ending, and is nobody's choice.
+        return sorted(name for name in os.listdir(Path(self.path, "backups")) if name.endswith(".sqlite"))
 
 
 CALLS: dict[str, Callable[[Session], None]] = {
