@@ -33,6 +33,7 @@ from casstore.index.members import find_texts
 from casstore.index.reasons import PICTURE_FAILURE
 from casstore.index.runs import finish_run, start_run
 from casstore.model import BuildReport, Failure
+from casstore.sources.inputs import Cell
 
 DECODED_BYTES = 256 << 20  # bound of what the decode threads may have ready
 OnError = Literal["skip", "raise"]
@@ -338,12 +339,16 @@ class _Build:
             signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
 
 
-def _size(planned: PlanRow) -> tuple[str, tuple[int, ...]]:
-    content = planned.primary.content
-    if content is None:
-        return "", ()
-    size = content.upright if content.array is None else shape_of(content.array)
-    return planned.key.resolution if planned.key is not None else "", size or (0, 0)
+def _size(planned: PlanRow) -> tuple[Any, ...]:
+    """What has to be equal for items to go into one call, as far as a plan knows it."""
+    resolution = planned.key.resolution if planned.key is not None else ""
+    return resolution, *((role, _shape(cell)) for role, cell in planned.cells.items())
+
+
+def _shape(cell: Cell) -> tuple[int, ...]:
+    if cell.content is None:
+        return ()
+    return cell.content.upright or () if cell.content.array is None else shape_of(cell.content.array)
 
 
 def _counts(report: BuildReport) -> dict[str, Any]:
