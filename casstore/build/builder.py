@@ -145,7 +145,7 @@ class _Build:
                 todo.append(planned)
         if self.failures and self.options.on_error == "raise":
             first = self.failures[0]
-            raise PictureError(f"{first.path}: {first.message}")
+            raise PictureError(f"{first.path or first.sample}: {first.message}")
         # Equal sizes side by side, so that batches fill up; otherwise in the order of the rows.
         todo.sort(key=_size)
         return todo, same_key

@@ -156,7 +156,8 @@ def _noun(plan: Plan) -> str:
     """What people call the rows of a plan."""
     from casstore.build.cells import kind_of
 
-    kinds = {kind_of(row.primary.content, row.path) for row in plan.rows}
+    known = [row for row in plan.rows if row.primary.content is not None] or plan.rows
+    kinds = {kind_of(row.primary.content, row.path) for row in known}
     if kinds <= {"text"} and plan.roles[:1] in (("caption",), ("prompt",)):
         return plan.roles[0]
     if not kinds:

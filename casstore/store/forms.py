@@ -8,7 +8,7 @@ from typing import Any
 
 from casstore.build.cells import resolution_of
 from casstore.core.handle import Handle
-from casstore.errors import AmbiguousMembersError, AmbiguousResolutionError, PictureError, UsageError
+from casstore.errors import AmbiguousMembersError, AmbiguousResolutionError, PictureError
 from casstore.identity import resolutions
 from casstore.identity.canonical import canonical
 from casstore.identity.contents import FilePath, content_of_value
@@ -18,7 +18,8 @@ from casstore.index.members import Form, StoredMember, composites, described, fo
 from casstore.model import Content, Member
 from casstore.sources.fresh import content_of
 
-PRIMARY_ROLE = "image"  # of a composite that isn't stored, so that its primary's role can't be looked up
+PRIMARY_ROLES = ("image", "primary", "the file")
+"""Of a composite that isn't stored, so that its primary's role can't be looked up: the first that isn't a member's."""
 
 
 def key_of_file(
@@ -61,7 +62,8 @@ def key_of_file(
     if len(here) == 1:
         found = _members(stored.get(next(iter(here)), []))
     else:
-        found = [Member(PRIMARY_ROLE, 0, content), *(beside or ())] if beside else []
+        role = next(role for role in PRIMARY_ROLES if role not in (members or {}))
+        found = [Member(role, 0, content), *beside] if beside else []
     return Key(content, recipe, resolution, params=told, members=tuple(found))
 
 
@@ -72,8 +74,6 @@ def _contents(handle: Handle, members: Mapping[str, Any]) -> list[Member]:
         if content is not None:
             known = content_of(handle, content.path) if isinstance(content, FilePath) else content
             found.append(Member(role, 0, known))
-    if any(member.role == PRIMARY_ROLE for member in found):
-        raise UsageError(f"{PRIMARY_ROLE!r} is the role of the file itself; give the roles of what goes with it")
     return found
 
 
@@ -101,7 +101,8 @@ def _resolution(content: Content, path: str | os.PathLike[str], wanted: resoluti
         return wanted or resolutions.FULL
     found = resolution_of(content, os.fsdecode(path), wanted)
     if found is None:
-        raise PictureError(f"{os.fspath(path)}: {content.note}; give the resolution as 'HxW'")
+        why = content.note or "its size isn't known"
+        raise PictureError(f"{os.fspath(path)}: {why}; give the resolution as 'HxW'")
     return found
 
 

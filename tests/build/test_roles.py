@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit import check_counts, clock_ahead, picture
 from rowing import Recorder, cell, row, rows, save_caption, tensor_of
 
 import casstore
+from casstore.build.cells import side_by_side
 from casstore.errors import AmbiguousMembersError, MissError, UsageError
 from casstore.sources.inputs import Cell, Inputs
 
@@ -151,6 +154,22 @@ def test_contents_of_several_roles_go_side_by_side(
     pairs = [{role: one.path for role, one in planned.cells.items()} for planned in plan.rows]
     assert [(p["image"], p["mask"]) for p in pairs] == [(str(image), str(mask)), (str(mask), str(image))]
     assert all(planned.cells["caption"].content == cell("red").content for planned in plan.rows)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+def test_there_are_as_many_variations_as_the_longest_role_has_contents(counts: list[int]) -> None:
+    """Each variation has one content of every role that has any; different numbers beyond one can't be paired."""
+    names = {f"r{place}": [f"{place}.{n}" for n in range(count)] for place, count in enumerate(counts)}
+    one = row("a", **names)
+    if len({count for count in counts if count > 1}) > 1:
+        with pytest.raises(UsageError):
+            side_by_side(one, list(names))
+        return
+    found = side_by_side(one, list(names))
+    assert len(found) == max(1, *counts)
+    for place, cells in enumerate(found):
+        texts = {role: part.content.text for role, part in cells.items() if part.content}
+        assert texts == {role: all_[min(place, len(all_) - 1)] for role, all_ in names.items() if all_}
 
 
 def test_contents_that_cannot_be_paired_are_a_listed_failure(
@@ -360,6 +379,18 @@ def test_without_members_the_only_stored_ones_are_meant(
         store.get(image, encoder.recipe, members={})
     with pytest.raises(MissError):
         store.get(image, encoder.recipe, members={"mask": image})
+
+
+def test_the_role_of_the_file_itself_need_not_be_said(
+    store: casstore.Store, image: Path, mask: Path, encoder: Recorder
+) -> None:
+    """Whatever the primary's role is, its members pick the variant; a member may even be called image."""
+    build(store, rows(row("a", control=mask, image=image)), encoder, role=("control", "image"))
+    got = store.get(mask, encoder.recipe, members={"image": image}, as_numpy=True)["t"]
+    np.testing.assert_array_equal(got, tensor_of(encoder.items[0]))
+    for members in ({"image": mask}, {"image": image, "mask": mask}, {"image": mask, "primary": mask}):
+        with pytest.raises(MissError):
+            store.get(mask, encoder.recipe, members=members)
 
 
 def test_several_stored_members_must_be_told_apart(

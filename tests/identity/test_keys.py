@@ -171,7 +171,11 @@ def test_another_shape_dtype_or_bit_is_another_array(other: Any) -> None:
     assert Key.array(other, VAE) != Key.array(np.zeros((2, 3), np.float32), VAE)
 
 
-@pytest.mark.parametrize("value", [[1, 2], "text", np.array(["a"]), np.array([object()])], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [[1, 2], "text", np.array(["a"]), np.array([None]), np.ma.array([1])],
+    ids=["list", "text", "texts", "objects", "masked"],
+)
 def test_what_is_no_array_of_numbers_has_no_array_key(value: Any) -> None:
     """It is a UsageError, not a digest of something else."""
     with pytest.raises(UsageError):
