@@ -165,7 +165,9 @@ class Key:
 
     def __str__(self) -> str:
         size = self.resolution or "full size"
-        return f"{self.primary.kind} {short(self.primary.digest)}, {self.recipe.name}, {size}"
+        others = [member for member in self.members if member.content != self.primary]
+        beside = " with " + ", ".join(f"{m.role} {short(m.content.digest)}" for m in others) if others else ""
+        return f"{self.primary.kind} {short(self.primary.digest)}{beside}, {self.recipe.name}, {size}"
 
 
 def _read(path: str) -> Content:

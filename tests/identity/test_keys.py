@@ -231,3 +231,10 @@ def test_the_order_of_members_does_not_matter_but_their_roles_do(order: list[str
     assert Key.of(primary | members | {order[changed]: casstore.Text("other")}, VAE) != key
     swapped = members | {order[0]: members[order[1]], order[1]: members[order[0]]}
     assert Key.of(primary | swapped, VAE) != key
+
+
+def test_a_key_shows_its_members() -> None:
+    """What people read in messages names what the primary was encoded with."""
+    key, mask = Key.of({"text": "p", "mask": casstore.Text("m")}, VAE), Key.text("m", VAE).primary.digest.hex()
+    assert f" with mask {mask[:4]}..{mask[-2:]}, vae" in str(key)
+    assert " with " not in str(Key.text("p", VAE))
