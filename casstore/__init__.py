@@ -16,6 +16,7 @@ logging.getLogger("casstore").addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from casstore import errors as errors
     from casstore.encoders.preprocess import FitCrop as FitCrop
+    from casstore.identity.contents import Text as Text
     from casstore.identity.keys import Key as Key
     from casstore.identity.recipes import Preprocess as Preprocess
     from casstore.identity.recipes import Recipe as Recipe
@@ -37,6 +38,7 @@ _HOME = {
     "Preprocess": "casstore.identity.recipes",
     "Recipe": "casstore.identity.recipes",
     "Store": "casstore.store",
+    "Text": "casstore.identity.contents",
     "open": "casstore.store",
     "weights_digest": "casstore.identity.weights",
 }
@@ -51,6 +53,7 @@ __all__ = [
     "Preprocess",
     "Recipe",
     "Store",
+    "Text",
     "errors",
     "open",
     "weights_digest",

@@ -2,7 +2,8 @@
 
     CasstoreError                          exit code 1
     ├── UsageError (ValueError)                      2   a call, recipe or option that can't be meant
-    │   └── AmbiguousResolutionError                     several resolutions are stored and none was named
+    │   ├── AmbiguousResolutionError                     several resolutions are stored and none was named
+    │   └── AmbiguousMembersError                        it is stored with several members and none were named
     ├── NotAStoreError                               3   no store here, or a file that isn't our index
     ├── StoreOutdatedError                           4   made by an older casstore; says how to upgrade
     ├── StoreTooNewError                             4   made by a newer casstore
@@ -54,6 +55,10 @@ class UsageError(CasstoreError, ValueError):
 
 class AmbiguousResolutionError(UsageError):
     """Several resolutions of a picture are stored, and none was named."""
+
+
+class AmbiguousMembersError(UsageError):
+    """A content is stored together with different others (or alone too), and none were named."""
 
 
 class NotAStoreError(CasstoreError):

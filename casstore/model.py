@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 Reason = Literal[
     "new",
     "edited",
+    "member edited",
     "recipe",
     "resolution",
     "variation",
@@ -147,10 +149,14 @@ class Item:
         sample: the name of the row, for messages.
         key: what the result is stored under.
         path: the file, as it was found.
-        data: the file's bytes; the very ones whose hash is in the key.
+        data: the file's bytes; the very ones whose hash is in the key. None for a file that isn't a picture: open
+            `path`, which is looked at again after the call.
         image: the upright PIL picture in RGB, or what the recipe's `preprocess` made of it.
-        text: the text, for a text key.
-        width, height: of the upright picture, before preprocessing, in pixels.
+        text: the text, for a text.
+        array: the tensor or array, for an array.
+        members: {role: item} of what is encoded together with it, of the same key; a role that the row doesn't have is
+            left out. Pictures among them are preprocessed too, but only the primary's values are stored.
+        width, height: of the upright picture, before preprocessing, in pixels; of another file, what a probe said.
         resolution: "HxW" in pixels, or "" for the full size.
         variation: counts from 0.
     """
@@ -161,10 +167,18 @@ class Item:
     data: bytes | None = field(default=None, repr=False)
     image: Any = field(default=None, repr=False)
     text: str | None = None
+    array: Any = field(default=None, repr=False)
+    members: Mapping[str, Item] = field(default_factory=dict, repr=False, hash=False)
     width: int | None = None
     height: int | None = None
     resolution: str = ""
     variation: int = 0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The params of its key."""
+        found: dict[str, Any] = json.loads(self.key.params)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

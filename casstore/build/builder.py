@@ -18,18 +18,22 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal
 
-from casstore.build.decode import Decoded, SourceChanged, decode_row
+from casstore.build.cells import kind_of
+from casstore.build.decode import Decoded, Source, SourceChanged, decode_row
 from casstore.build.plan import Plan, PlanRow
 from casstore.core.batch import Batch
 from casstore.core.handle import Handle
 from casstore.core.results import check_result
 from casstore.errors import BuildInterrupted, CasstoreError, EncoderError, PictureError, SourceNotFoundError, UsageError
+from casstore.identity.arrays import shape_of
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode
 from casstore.index.failures import save_failures
+from casstore.index.members import find_texts
 from casstore.index.reasons import PICTURE_FAILURE
 from casstore.index.runs import finish_run, start_run
 from casstore.model import BuildReport, Failure
+from casstore.sources.inputs import Cell
 
 DECODED_BYTES = 256 << 20  # bound of what the decode threads may have ready
 OnError = Literal["skip", "raise"]
@@ -50,7 +54,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise UsageError(f"batch_size counts pictures; {self.batch_size} is too few")
+            raise UsageError(f"batch_size counts items; {self.batch_size} is too few")
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"workers counts decode threads; {self.workers} is too few")
         if self.on_error not in ("skip", "raise"):
@@ -79,6 +83,7 @@ class _Build:
     repeated: int = 0  # rows whose key was made earlier in this build
     done: int = 0
     failures: list[Failure] = field(default_factory=list)
+    failed_keys: dict[bytes, Failure] = field(default_factory=dict)
     remembered: list[tuple[Key, str, str]] = field(default_factory=list)  # not committed yet
     notes: list[tuple[str, str]] = field(default_factory=list)
     stopped: bool = False
@@ -86,6 +91,7 @@ class _Build:
     def run(self) -> BuildReport:
         started = time.monotonic()
         misses = self.plan.misses
+        self.total = len(misses)
         run_id = None
         if misses:
             with self.handle.index.write() as connection:
@@ -125,13 +131,12 @@ class _Build:
         keys: set[bytes] = set()
         for planned in misses:
             assert planned.miss is not None
-            row = planned.row
-            if row.content is not None and planned.key is not None and row.content.note:
-                self.notes.append((row.sample, row.content.note))
+            self._note(planned)
             if planned.miss.reason == "source unavailable":
                 self._fail(planned, SourceNotFoundError(planned.miss.detail))
             elif planned.miss.reason == "failed" and not self.options.retry_failed:
-                self._fail(planned, PictureError(planned.miss.detail))
+                refused = PictureError if planned.cells else UsageError
+                self._fail(planned, refused(planned.miss.detail))
             elif planned.key is not None and planned.key.digest in keys:
                 same_key.append(planned)
             else:
@@ -140,16 +145,31 @@ class _Build:
                 todo.append(planned)
         if self.failures and self.options.on_error == "raise":
             first = self.failures[0]
-            raise PictureError(f"{first.path}: {first.message}")
+            raise PictureError(f"{first.path or first.sample}: {first.message}")
         # Equal sizes side by side, so that batches fill up; otherwise in the order of the rows.
         todo.sort(key=_size)
         return todo, same_key
 
+    def _note(self, planned: PlanRow) -> None:
+        """What is done to its pictures on the way in."""
+        for cell in planned.cells.values() if planned.key is not None else ():
+            if cell.content is not None and cell.content.note and kind_of(cell.content, cell.path) == "picture":
+                self.notes.append((planned.row.sample, cell.content.note))
+
+    def _texts(self, todo: Sequence[PlanRow]) -> dict[bytes, str]:
+        """The texts that the rows don't carry, all at once."""
+        contents = [cell.content for planned in todo for cell in planned.cells.values()]
+        wanted = {c.digest for c in contents if c is not None and c.kind == "text" and c.text is None}
+        if not wanted:
+            return {}
+        with self.handle.index.read() as connection:
+            return find_texts(connection, list(wanted))
+
     def _encode_all(self, todo: list[PlanRow]) -> None:
+        self.source = Source(self.handle, self.plan.recipe, self.plan.resolution, self._texts(todo))
         batch: list[Decoded] = []
         for decoded in self._decoded(todo):
-            alike = batch and (batch[0].item.resolution, batch[0].shape) == (decoded.item.resolution, decoded.shape)
-            if batch and not alike:
+            if batch and batch[0].alike != decoded.alike:
                 self._encode(batch)
                 batch = []
             batch.append(decoded)
@@ -173,7 +193,7 @@ class _Build:
                         planned = next(rows, None)
                         if planned is None:
                             break
-                        job = pool.submit(decode_row, planned, self.plan.recipe, self.plan.resolution)
+                        job = pool.submit(decode_row, planned, self.source)
                         ahead.append((planned, job))
                     if not ahead:
                         return
@@ -214,6 +234,9 @@ class _Build:
     def _store(self, decoded: Decoded, result: Mapping[str, Any], encode_us: int) -> None:
         key, miss = decoded.item.key, decoded.planned.miss
         assert miss is not None
+        if not all(file.unchanged() for file in decoded.unread):
+            self._fail(decoded.planned, SourceChanged(), raising=True, key=key)
+            return
         try:
             checked = check_result(key, result, decoded.values, allow_nonfinite=self.options.allow_nonfinite)
         except Exception as error:  # whatever a strange tensor does costs its own item only
@@ -241,49 +264,46 @@ class _Build:
             name, message = "SourceChangedError", "it changed while building; nothing was stored. Build again"
         if key is not None and name == PICTURE_FAILURE:
             name = "EncoderError"  # whatever an encoder calls its errors, they are tried again
-        self.failures.append(Failure(planned.row.sample, planned.row.path, name, message))
+        failure = Failure(planned.row.sample, planned.path, name, message)
+        self.failures.append(failure)
         self._advance(1)
         key = key or planned.key
+        if key is not None:
+            self.failed_keys[key.digest] = failure
         remember = (planned.miss is not None and planned.miss.reason != "failed") or self.options.retry_failed
         if key is not None and remember and not isinstance(error, (SourceChanged, SourceNotFoundError)):
             self.remembered.append((key, name, message))
         if raising and self.options.on_error == "raise":
             if isinstance(error, CasstoreError):
-                raise type(error)(f"{planned.row.path}: {message}") from error
+                raise type(error)(f"{planned.path or planned.row.sample}: {message}") from error
             if isinstance(error, SourceChanged):
-                raise SourceNotFoundError(f"{planned.row.path}: {message}") from error
-            raise EncoderError(f"{planned.row.path}: {name}: {message}") from error
+                raise SourceNotFoundError(f"{planned.path or planned.row.sample}: {message}") from error
+            raise EncoderError(f"{planned.path or planned.row.sample}: {name}: {message}") from error
 
     def _settle(self, same_key: list[PlanRow]) -> None:
         """A second row with the same key is a hit, or failed with the first."""
         if not same_key:
             return
-        failed = dict(self._failed_keys())
         if self.stopped:
             return
         for planned in same_key:
             assert planned.key is not None
-            if planned.key.digest in failed:
-                first = failed[planned.key.digest]
-                self.failures.append(Failure(planned.row.sample, planned.row.path, first.error, first.message))
+            first = self.failed_keys.get(planned.key.digest)
+            if first is not None:
+                self.failures.append(Failure(planned.row.sample, planned.path, first.error, first.message))
             else:
                 self.repeated += 1
             self._advance(1)
 
-    def _failed_keys(self) -> Iterator[tuple[bytes, Failure]]:
-        names = {failure.sample: failure for failure in self.failures}
-        for planned in self.plan.misses:
-            if planned.key is not None and planned.row.sample in names:
-                yield planned.key.digest, names[planned.row.sample]
-
     def _advance(self, rows: int) -> None:
         self.done += rows
         if self.options.progress is not None:
-            self.options.progress(self.done, len(self.plan.misses))
+            self.options.progress(self.done, self.total)
 
     def _report(self, seconds: float) -> BuildReport:
         hits = self.plan.hits + self.repeated
         failed = len(self.failures)
+        refused = {failure.sample for failure in self.failures}
         return BuildReport(
             planned=self.plan.planned,
             hits=hits,
@@ -295,7 +315,7 @@ class _Build:
             seconds=seconds,
             stored_bytes=self.batch.stored_bytes,
             failures=tuple(self.failures),
-            notes=tuple(note for note in self.notes if note[0] not in {f.sample for f in self.failures}),
+            notes=tuple(note for note in self.notes if note[0] not in refused),
         )
 
     @contextlib.contextmanager
@@ -319,9 +339,16 @@ class _Build:
             signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
 
 
-def _size(planned: PlanRow) -> tuple[str, tuple[int, int]]:
-    content = planned.row.content
-    return planned.key.resolution if planned.key is not None else "", (content and content.upright) or (0, 0)
+def _size(planned: PlanRow) -> tuple[Any, ...]:
+    """What has to be equal for items to go into one call, as far as a plan knows it."""
+    resolution = planned.key.resolution if planned.key is not None else ""
+    return resolution, *((role, _shape(cell)) for role, cell in planned.cells.items())
+
+
+def _shape(cell: Cell) -> tuple[int, ...]:
+    if cell.content is None:
+        return ()
+    return cell.content.upright or () if cell.content.array is None else shape_of(cell.content.array)
 
 
 def _counts(report: BuildReport) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from casstore import __version__
 from casstore.errors import BuildInterrupted, CasstoreError
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "build": ("casstore.cli.build", "Encode what is new or changed in folders of pictures."),
+    "build": ("casstore.cli.build", "Encode what is new or changed in folders of files."),
     "db": ("casstore.cli.db", "Look after the index itself: upgrade, restore, copy."),
     "gc": ("casstore.cli.upkeep", "Remove what nobody refers to any more (a dry run without --yes)."),
     "init": ("casstore.cli.init", "Make a store."),

@@ -8,9 +8,10 @@ from typing import Any
 
 from casstore.errors import EncoderError, UsageError
 from casstore.identity import resolutions
+from casstore.identity.arrays import is_tensor, shape_of
 from casstore.identity.canonical import exact
 from casstore.identity.keys import Key
-from casstore.objects.tensors import Payload, check_finite, is_tensor, shape_of, to_payload
+from casstore.objects.tensors import Payload, check_finite, to_payload
 
 
 @dataclass(frozen=True, slots=True)

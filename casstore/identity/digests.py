@@ -12,6 +12,7 @@ from casstore.errors import UsageError
 from casstore.identity.canonical import canonical
 
 TEXT_CONTEXT = "casstore text 1"
+ARRAY_CONTEXT = "casstore array 1"
 COMPOSITE_CONTEXT = "casstore composite 1"
 KEY_CONTEXT = "casstore key 1"
 RECIPE_CONTEXT = "casstore recipe 1"

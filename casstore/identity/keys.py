@@ -10,7 +10,8 @@ from typing import Any
 from casstore.errors import SourceNotFoundError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.canonical import canonical
-from casstore.identity.digests import COMPOSITE_CONTEXT, KEY_CONTEXT, file_digest, json_digest, text_digest
+from casstore.identity.contents import FilePath, content_of_value, text_content
+from casstore.identity.digests import COMPOSITE_CONTEXT, KEY_CONTEXT, file_digest, json_digest
 from casstore.identity.recipes import Recipe
 from casstore.model import Content, Member
 
@@ -19,7 +20,7 @@ NO_PARAMS = "{}"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """(content, inputs, recipe, resolution, variation, params); made by `Key.file`, `Key.text` or `Key.content`.
+    """(content, inputs, recipe, resolution, variation, params); made by `Key.file`, `text`, `array`, `of` or `content`.
 
     Attributes:
         primary: the input content.
@@ -100,13 +101,7 @@ class Key:
         Raises:
             SourceNotFoundError: the file isn't there or can't be read.
         """
-        place = os.fspath(path)
-        try:
-            with open(place, "rb") as stream:
-                data = stream.read()
-        except (OSError, ValueError) as error:  # ValueError: a name with a NUL
-            raise SourceNotFoundError(f"can't read {place!r}: {error}") from error
-        primary = Content("file", file_digest(data), len(data))
+        primary = _read(os.fspath(path))
         return cls.content(primary, recipe, resolution=resolution, variation=variation, params=params)
 
     @classmethod
@@ -114,12 +109,74 @@ class Key:
         """The key of a text: of exactly this string, blanks and all."""
         if not isinstance(text, str):
             raise UsageError(f"a text key needs a str, not {type(text).__name__}; decode bytes first")
-        primary = Content("text", text_digest(text), len(text.encode()), text=text)
-        return cls.content(primary, recipe, variation=variation, params=params)
+        return cls.content(text_content(text), recipe, variation=variation, params=params)
+
+    @classmethod
+    def array(cls, array: Any, recipe: Recipe, *, variation: int = 0, params: dict[str, Any] | None = None) -> Key:
+        """The key of a tensor or array: of its dtype, shape and bytes, whatever its strides, device and library.
+
+        Raises:
+            UsageError: it is neither, or has no plain bytes (sparse, quantized).
+        """
+        from casstore.identity.arrays import array_content  # NumPy: only for those who come with arrays
+
+        return cls.content(array_content(array), recipe, variation=variation, params=params)
+
+    @classmethod
+    def of(
+        cls,
+        contents: Mapping[str, Any],
+        recipe: Recipe,
+        *,
+        resolution: str | None = None,
+        variation: int = 0,
+        params: dict[str, Any] | None = None,
+    ) -> Key:
+        """The key of several contents that are encoded together, such as a picture and its mask.
+
+        Args:
+            contents: {role: path, text, tensor or array, or None}. The first is the primary, the others its members, in
+                any order; None: absent. A string is a text under the roles text, caption and prompt, else a path;
+                `casstore.Text` and bytes in UTF-8 are texts. Files are read and hashed now.
+            recipe: what the tensors are made with.
+            resolution: "HxW" in pixels, or None for the full size.
+            variation: counts from 0.
+            params: further JSON that tells variants apart.
+
+        Raises:
+            UsageError: there is no primary, or a value that can't be meant.
+            SourceNotFoundError: a file can't be read.
+        """
+        members = []
+        for role, value in contents.items():
+            found = content_of_value(role, value)
+            if found is not None:
+                members.append(Member(role, 0, _read(found.path) if isinstance(found, FilePath) else found))
+        if not members or members[0].role != next(iter(contents)):
+            raise UsageError(f"a key needs its primary, the first of {list(contents) or 'the contents'}; it is absent")
+        return cls.content(
+            members[0].content,
+            recipe,
+            resolution=resolution,
+            variation=variation,
+            params=params,
+            members=members if len(members) > 1 else (),
+        )
 
     def __str__(self) -> str:
         size = self.resolution or "full size"
-        return f"{self.primary.kind} {short(self.primary.digest)}, {self.recipe.name}, {size}"
+        others = [member for member in self.members if member.content != self.primary]
+        beside = " with " + ", ".join(f"{m.role} {short(m.content.digest)}" for m in others) if others else ""
+        return f"{self.primary.kind} {short(self.primary.digest)}{beside}, {self.recipe.name}, {size}"
+
+
+def _read(path: str) -> Content:
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read()
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        raise SourceNotFoundError(f"can't read {path!r}: {error}") from error
+    return Content("file", file_digest(data), len(data))
 
 
 def composite(members: Sequence[Member]) -> Content:

@@ -351,19 +351,6 @@ def delete_variants(connection: Connection, ids: Iterable[int]) -> int:
     return count
 
 
-def resolutions_of(connection: Connection, content: Content, recipe: bytes) -> list[str]:
-    """The resolutions at which a content is stored with the recipe of this digest."""
-    query = (
-        select(variants.c.resolution, recipes.c.digest)
-        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
-        .join(recipes, recipes.c.id == variants.c.recipe_id)
-        .where(hashes.c.digest == content.digest, hashes.c.kind == content.kind)
-        .distinct()
-        .order_by(variants.c.resolution)
-    )
-    return [resolution for resolution, digest in connection.execute(query) if digest == recipe]
-
-
 def select_for_forget(
     connection: Connection, *, recipe: bytes | None = None, contents: Sequence[bytes] = (), key: Key | None = None
 ) -> list[int]:

@@ -22,7 +22,8 @@ SELECT rtrim(r.path, '/') || '/' || CASE d.relpath WHEN '' THEN '' ELSE d.relpat
        s.settled,
        {_iso("s.missing_since")} AS missing_since,
        coalesce(s.error, CASE WHEN h.width IS NULL THEN h.note END) AS error,
-       s.hash_id
+       s.hash_id,
+       h.frames, h.rate
   FROM sources s
   JOIN directories d ON d.id = s.directory_id
   JOIN roots r ON r.id = d.root_id
@@ -69,7 +70,17 @@ SELECT CASE h.kind WHEN 'text' THEN NULL
        (SELECT data FROM value_sets WHERE id = v.values_id) AS "values",
        v.reason, v.encode_us, v.run_id AS run,
        h.kind, lower(hex(h.digest)) AS content,
-       lower(hex(r.digest)) AS recipe_digest
+       lower(hex(r.digest)) AS recipe_digest,
+       CASE WHEN v.inputs_id <> v.hash_id THEN
+         (SELECT group_concat(role || '=' || what, ', ') FROM
+           (SELECT m.role, coalesce(t.text,
+                                    (SELECT path FROM v_sources s WHERE s.hash_id = m.member_id
+                                      ORDER BY s.missing_since IS NOT NULL, path LIMIT 1),
+                                    lower(hex(c.digest))) AS what
+              FROM hash_members m JOIN hashes c ON c.id = m.member_id LEFT JOIN texts t ON t.hash_id = m.member_id
+             WHERE m.hash_id = v.inputs_id
+             ORDER BY m.role, m.ordinal))
+       END AS members
   FROM variants v
   JOIN hashes h ON h.id = v.hash_id
   JOIN recipes r ON r.id = v.recipe_id

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 from blake3 import blake3
 
 from casstore.errors import CorruptObjectError, NonFiniteError, UsageError
+from casstore.identity.arrays import info_and_bytes, is_tensor
 from casstore.identity.dtypes import ELEMENT_SIZE, FLOATS, NOT_IN_NUMPY, TORCH_NAME, dtype_name
-from casstore.identity.weights import tensor_bytes
 from casstore.model import TensorInfo
 from casstore.objects.payload import Layout, nbytes
 from casstore.objects.planes import Bytes
@@ -37,12 +36,6 @@ class Payload:
     digest: bytes
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a torch tensor or a NumPy array."""
-    torch = sys.modules.get("torch")
-    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
-
-
 def to_payload(tensors: Mapping[str, Any]) -> Payload:
     """The canonical payload of tensors; they are copied, never changed or kept.
 
@@ -52,7 +45,7 @@ def to_payload(tensors: Mapping[str, Any]) -> Payload:
     Raises:
         UsageError: a dtype or layout that can't be stored; the message names the tensor.
     """
-    found = {name: _info_and_bytes(name, tensor) for name, tensor in tensors.items()}
+    found = {name: info_and_bytes(name, tensor) for name, tensor in tensors.items()}
     layout = Layout.of((name, info) for name, (info, _) in found.items())
     data = np.empty(layout.payload_nbytes, np.uint8)
     head = len(layout.header)
@@ -65,11 +58,6 @@ def to_payload(tensors: Mapping[str, Any]) -> Payload:
 def payload_digest(data: Bytes) -> bytes:
     """The identity of an object: BLAKE3-256 of its payload (32 bytes)."""
     return blake3(data.data).digest()
-
-
-def shape_of(value: Any) -> tuple[int, ...]:
-    """The shape of a torch tensor or a NumPy array."""
-    return tuple(int(size) for size in value.shape)
 
 
 def check_finite(name: str, value: Any) -> None:
@@ -229,19 +217,3 @@ def _slices(payload: Bytes, layout: Layout) -> list[tuple[str, TensorInfo, Bytes
     if len(payload) != layout.payload_nbytes:
         raise CorruptObjectError("the payload's length doesn't fit its layout")
     return [(name, layout.tensors[name], payload[head + b : head + e]) for name, (b, e) in layout.spans.items()]
-
-
-def _info_and_bytes(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
-    if isinstance(value, np.ndarray):
-        short = dtype_name(value.dtype.name)
-        if short not in ELEMENT_SIZE or isinstance(value, np.ma.MaskedArray):
-            kind = type(value).__name__ if short in ELEMENT_SIZE else value.dtype
-            raise UsageError(f"tensor {name!r} is a NumPy {kind}, which can't be stored")
-        dtype = value.dtype.newbyteorder("<") if value.dtype.byteorder == ">" else value.dtype
-        return TensorInfo(short, shape_of(value)), np.ascontiguousarray(value, dtype).reshape(-1).view(np.uint8)
-    if not is_tensor(value):
-        raise UsageError(f"{name!r} is of type {type(value).__name__}, not a tensor or an array")
-    short = dtype_name(value.dtype)
-    if short not in ELEMENT_SIZE:
-        raise UsageError(f"tensor {name!r} is {value.dtype}, which can't be stored; make it a plain dense tensor")
-    return TensorInfo(short, shape_of(value)), tensor_bytes(f"tensor {name!r}", value)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import CasstoreError, SourceNotFoundError, TextError, UsageError
-from casstore.identity.digests import file_digest, text_digest
+from casstore.identity.contents import TEXT_ROLES, text_content
+from casstore.identity.digests import file_digest
 from casstore.index.bulk import chunks
 from casstore.index.captions import save_texts, texts_of
 from casstore.model import Content
@@ -21,8 +22,6 @@ from casstore.sources.links import Link, parse_links
 READ_THREADS = 4
 COMMIT_FILES = 4096  # what was read is committed this often, so that a stop keeps it
 
-TEXT_ROLES = frozenset({"caption", "text", "prompt"})
-"""Roles whose strings are texts and whose files are read as texts."""
 TEXT_ENDINGS = (".txt", ".caption")
 """Files with these endings are read as texts under any role but "image"."""
 
@@ -41,15 +40,6 @@ def text_endings(links: Mapping[str, Link]) -> tuple[str, ...]:
         if is_text_file(rule.role, alternative.ending)
     }
     return tuple(sorted(found))
-
-
-def text_content(text: str) -> Content:
-    """The content that exactly this string is.
-
-    Raises:
-        UsageError: it isn't valid Unicode.
-    """
-    return Content("text", text_digest(text), len(text.encode()), text=text)
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------

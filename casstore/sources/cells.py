@@ -6,14 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import xxhash
-
 from casstore.core.handle import Handle
 from casstore.errors import UsageError
-from casstore.identity.digests import json_digest
+from casstore.identity.contents import content_of_value, text_content
 from casstore.model import Content
-from casstore.objects.tensors import is_tensor, to_payload
-from casstore.sources.captions import TEXT_ROLES, caption_cells, is_text_file, text_content
+from casstore.sources.captions import caption_cells, is_text_file
 from casstore.sources.fresh import contents_of
 from casstore.sources.inputs import Cell
 
@@ -85,34 +82,16 @@ def text_cell(text: str) -> Cell:
 
 
 def _one(where: str, role: str, value: Any, folder: str) -> Cell | FileCell:
-    if is_tensor(value):
-        try:
-            return Cell(_array_content(value))
-        except UsageError as error:
-            raise UsageError(f"{where} can't be taken: {error}") from None
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            return text_cell(value.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            return Cell(None, error=f"{where}: the text isn't UTF-8 (at byte {error.start}); encode it as UTF-8")
-    if isinstance(value, str) and (role in TEXT_ROLES or type(value).__name__ == "Text"):
-        return text_cell(str(value))
-    if isinstance(value, (str, os.PathLike)):
-        path = os.fsdecode(value)
-        if not path:
-            raise UsageError(f"{where} is an empty path; write None where there is nothing")
-        return FileCell(os.path.abspath(os.path.join(folder, path)))
     if isinstance(value, Mapping):
         raise UsageError(f"{where} is a dict; what is no content belongs into 'values'")
-    raise UsageError(
-        f"{where} is {value!r:.80}, of type {type(value).__name__}; it may be a path, a text, an array, "
-        "or a list of these, one for each variation"
-    )
-
-
-def _array_content(value: Any) -> Content:
-    payload = to_payload({"array": value})
-    info = payload.layout.tensors["array"]
-    data = payload.data[len(payload.layout.header) :]
-    told = [info.dtype, list(info.shape), xxhash.xxh3_128_hexdigest(data.data)]
-    return Content("array", json_digest("casstore array 1", told), len(data), array=value)
+    try:
+        found = content_of_value(role, value)
+    except UsageError as error:
+        if isinstance(value, (str, bytes, bytearray)):  # a text that is none: a failure of this row, like a bad file
+            return Cell(None, error=f"{where}: {error}")
+        raise UsageError(f"{where} can't be taken: {error}") from None
+    if isinstance(found, Content):
+        return Cell(found)
+    if found is None or not found.path:
+        raise UsageError(f"{where} is empty; write None instead of it, or of the list, where there is nothing")
+    return FileCell(os.path.abspath(os.path.join(folder, found.path)))

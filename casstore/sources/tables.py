@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import SourceNotFoundError, UsageError
-from casstore.sources.captions import TEXT_ROLES, check_reader
+from casstore.identity.contents import TEXT_ROLES
+from casstore.sources.captions import check_reader
 from casstore.sources.cells import Asked, FileCell, ask, settle
 from casstore.sources.inputs import Inputs, Row
 

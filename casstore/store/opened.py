@@ -14,7 +14,7 @@ from casstore.identity.recipes import Encode, Recipe
 from casstore.store.reading import Path, Reading
 
 if TYPE_CHECKING:
-    from casstore.build.plan import Plan
+    from casstore.build.plan import Absent, Params, Plan
     from casstore.core.batch import Batch
     from casstore.index.query import Table
     from casstore.model import BuildReport, Codec, ConfirmReport, GcReport, RepackReport, Root, Status, VerifyReport
@@ -241,19 +241,41 @@ class Store(Reading):
 
         return confirm(self._handle, name, yes=yes)
 
-    def plan(self, inputs: Inputs, recipe: Recipe, *, resolution: resolutions.Resolution = None) -> Plan:
-        """What is stored of these inputs, and what is to be encoded and why. Opens no picture.
+    def plan(
+        self,
+        inputs: Inputs,
+        recipe: Recipe,
+        *,
+        role: str | Sequence[str] | None = None,
+        resolution: resolutions.Resolution = None,
+        params: Params = None,
+        absent: Absent = "skip",
+    ) -> Plan:
+        """What is stored of these inputs, and what is to be encoded and why. Opens no file.
 
         Args:
-            inputs: rows from `scan`.
+            inputs: rows from `scan` or `inputs`.
             recipe: what is wanted of them.
+            role: what is encoded: "caption"; or several, ("image", "mask"): the first is the primary, the others are
+                its members, which an encoder gets beside it and which count for its identity. Other roles of the rows
+                don't matter. None: the rows' first role. A row with several contents under a role is planned once for
+                each of them; those of several roles go side by side.
             resolution: N: of the sizes with about N * N pixels, in steps of 64, the one whose shape is nearest to the
-                picture's; "HxW": this one; None: the full size.
+                picture's; "HxW": this one; None: the full size. Texts and arrays have none.
+            params: further JSON that tells variants apart and that the encoder gets, {"frames": 16}; or a function of
+                the row that returns it.
+            absent: what becomes of a row without the primary: "skip": left out and counted; "error"; "empty": the empty
+                text in its place. A row without a member is encoded without it.
+
+        Raises:
+            UsageError: an argument that can't be meant, or rows without the primary (with "error"); it names them.
         """
         from casstore.build.plan import make_plan
         from casstore.index.readonly import retried
 
-        return retried(lambda: make_plan(self._handle, inputs, recipe, resolution))
+        return retried(
+            lambda: make_plan(self._handle, inputs, recipe, resolution, role=role, params=params, absent=absent)
+        )
 
     def build(
         self,

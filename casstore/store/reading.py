@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from casstore.errors import AmbiguousResolutionError, MissError, UsageError
+from casstore.errors import MissError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Recipe
@@ -35,41 +35,36 @@ class Reading:
 
     _handle: Handle
 
-    def key(self, path: Path, recipe: Recipe, *, resolution: Wanted = THE_ONLY_ONE) -> Key:
+    def key(
+        self,
+        path: Path,
+        recipe: Recipe,
+        *,
+        resolution: Wanted = THE_ONLY_ONE,
+        members: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Key:
         """The key of a file as it is now. A known file costs one stat, any other is read and hashed.
 
         Args:
             path: the file.
             recipe: what its tensors are made with.
             resolution: N, "HxW", or None (the full size); if it isn't given: the only one that is stored.
+            members: {role: path, text, tensor or array} of what it was encoded together with, see `Key.of`; {}: alone;
+                if it isn't given: the only ones that are stored.
+            params: what it was encoded with besides.
 
         Raises:
             SourceNotFoundError: the file isn't there.
             AmbiguousResolutionError: none was given and several are stored; it lists them.
+            AmbiguousMembersError: none were given and it is stored with different ones; it lists them.
             PictureError: N was given and the picture's size can't be told.
         """
-        from casstore.build.plan import key_of
-        from casstore.errors import PictureError
-        from casstore.index.variants import resolutions_of
-        from casstore.sources.fresh import content_of
+        from casstore.store.forms import key_of_file
 
-        content = content_of(self._handle, path)
-        if isinstance(resolution, _TheOnlyOne):
-            with self._handle.index.read() as connection:
-                stored = resolutions_of(connection, content, recipe.digest)
-            if len(stored) > 1:
-                names = ", ".join(repr(r) if r else "None (full size)" for r in stored)
-                raise AmbiguousResolutionError(
-                    f"{os.fspath(path)} is stored with {recipe.name} at {len(stored)} resolutions; give one: {names}"
-                )
-            return Key.content(content, recipe, resolution=stored[0] if stored else None)
-        wanted = resolutions.check(resolution)
-        if isinstance(wanted, int):
-            key = key_of(content, recipe, wanted)
-            if key is None:
-                raise PictureError(f"{os.fspath(path)}: {content.note}; give the resolution as 'HxW'")
-            return key
-        return Key.content(content, recipe, resolution=wanted)
+        only = isinstance(resolution, _TheOnlyOne)
+        wanted = None if isinstance(resolution, _TheOnlyOne) else resolutions.check(resolution)
+        return key_of_file(self._handle, path, recipe, wanted, only_one=only, members=members, params=params)
 
     def lookup(self, key: Key) -> Hit | Miss:
         """What is known of a key; opens no object."""
@@ -109,6 +104,8 @@ class Reading:
         recipe: Recipe | None = None,
         *,
         resolution: Wanted = THE_ONLY_ONE,
+        members: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
         out: Mapping[str, Any] | None = None,
         as_numpy: bool = False,
@@ -119,7 +116,7 @@ class Reading:
         Args:
             what: a key, or the path of a file (as it is now: an edited file is a miss).
             recipe: with a path: what the tensors were made with.
-            resolution: with a path, see `key`.
+            resolution, members, params: with a path, see `key`.
             names: of the tensors and values that are wanted, besides those in `out`; None: all. Other tensors aren't
                 read.
             out: {name: tensor or array of the stored dtype and shape} to read into instead of new memory.
@@ -131,7 +128,7 @@ class Reading:
             MissError: nothing is stored for it; `.miss` says why.
             UsageError: no such name, an `out` that doesn't fit, or an object that can't be mapped.
             SourceNotFoundError: the file isn't there.
-            AmbiguousResolutionError: several resolutions are stored and none was given.
+            AmbiguousResolutionError, AmbiguousMembersError: several are stored and none was given.
         """
         from casstore.core.read import load
         from casstore.index.readonly import retried
@@ -139,7 +136,7 @@ class Reading:
         return retried(
             lambda: load(
                 self._handle,
-                self._key(what, recipe, resolution),
+                self._key(what, recipe, resolution, members, params),
                 names=names,
                 out=out,
                 as_numpy=as_numpy,
@@ -218,11 +215,18 @@ class Reading:
         put_group(self._handle, [PutItem(key, result, reason, encode_us)])
         return load(self._handle, key, as_numpy=as_numpy)
 
-    def _key(self, what: Key | Path, recipe: Recipe | None, resolution: Wanted) -> Key:
+    def _key(
+        self,
+        what: Key | Path,
+        recipe: Recipe | None,
+        resolution: Wanted,
+        members: Mapping[str, Any] | None,
+        params: Mapping[str, Any] | None,
+    ) -> Key:
         if isinstance(what, Key):
-            if recipe is not None or not isinstance(resolution, _TheOnlyOne):
-                raise UsageError("a key has its recipe and resolution already; leave them out")
+            if recipe is not None or not isinstance(resolution, _TheOnlyOne) or (members, params) != (None, None):
+                raise UsageError("a key has its recipe, resolution, members and params already; leave them out")
             return what
         if recipe is None:
             raise UsageError(f"which recipe? store.get({os.fspath(what)!r}, recipe)")
-        return self.key(what, recipe, resolution=resolution)
+        return self.key(what, recipe, resolution=resolution, members=members, params=params)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -557,3 +559,115 @@ def test_control_characters_of_names_never_reach_the_terminal(cli: Cli, tmp_path
     assert "esc" in out
     assert not {c for c in out if not c.isprintable()} - {"\n"}
     assert not any(line.lstrip().startswith("feed") for line in out.splitlines())
+
+
+# -- build: roles, params and files of other kinds -------------------------------------------------------------------
+
+OPENING = """
+import casstore, numpy as np
+calls = []
+class Clips:
+    recipe = casstore.Recipe("clips", code=1)
+    def __call__(self, items):
+        found = []
+        for item in items:
+            assert item.data is None and item.image is None
+            with open(item.path, "rb") as stream:
+                data = stream.read()
+            calls.append(item.sample)
+            found.append({"t": np.frombuffer(data[: item.params["frames"]], np.uint8).copy()})
+        return found
+"""
+
+
+def clips(folder: Path) -> list[Path]:
+    folder.mkdir()
+    paths = [folder / f"{name}.mp4" for name in "abc"]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 50)
+    return paths
+
+
+def test_files_that_an_encoder_opens_itself_with_frames_in_params(
+    cli: Cli, store: casstore.Store, tmp_path: Path, module: Callable[[str], str]
+) -> None:
+    """--extensions takes other files, --params reaches the encoder and the key; one edited file is one encode."""
+    paths, name = clips(tmp_path / "clips"), module(OPENING)
+    command = ["build", tmp_path / "clips", "--encoder", f"{name}:Clips", "--extensions", ".MP4,.mov"]
+    assert cli.json(*command, "--params", '{"frames": 5}')[2]["encoded"] == 3
+    paths[1].write_bytes(b"edited" * 9)
+    code, _, summary = cli.json(*command, "--params", '{"frames": 5}')
+    assert (code, summary["encoded"], summary["hits"], summary["reasons"]) == (0, 1, 2, {"edited": 1})
+    assert sys.modules[name].calls == ["a.mp4", "b.mp4", "c.mp4", "b.mp4"]
+    recipe = casstore.Recipe("clips", code=1)
+    assert bytes(store.get(paths[1], recipe, params={"frames": 5}, as_numpy=True)["t"]) == b"edite"
+    assert cli.json(*command, "--params", '{"frames": 7}')[2]["reasons"] == {"variation": 3}
+    assert "3 of 3 files ready" in cli.plain(*command, "--params", '{"frames": 7}')[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--params", "{frames: 3}"],
+        ["--params", "[3]"],
+        ["--link", "caption"],
+        ["--link", "=.txt"],
+        ["--extensions", "mp4"],
+        ["--probe", "nothing"],
+        ["--probe", "no_such_module_at_all:x"],
+        ["--probe", "sys:path"],
+        ["--role", "image", "--role", "image"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_rows_that_cannot_be_meant_exit_with_2(cli: Cli, data: Path, arguments: list[str]) -> None:
+    """Each is refused before anything is encoded, with a message that repeats what was given."""
+    assert cli.plain("build", data, *PIXELS, *arguments) == (2, "")
+    assert arguments[-1].split(":")[0] in cli.err
+
+
+def given_to_scan(monkeypatch: pytest.MonkeyPatch, inputs: Any) -> dict[str, Any]:
+    """Replace scans and tables by rows made by hand; what they were asked for."""
+    asked: dict[str, Any] = {}
+
+    def scan(self: casstore.Store, *folders: str, **options: Any) -> Any:
+        asked.update(folders=folders, **options)
+        return type(inputs)([dataclasses.replace(row) for row in inputs])
+
+    monkeypatch.setattr(casstore.Store, "scan", scan)
+    monkeypatch.setattr(casstore.Store, "inputs", lambda self, path: asked.update(table=path) or inputs, raising=False)
+    return asked
+
+
+def test_a_caption_role_links_txt_files(
+    cli: Cli, data: Path, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--role caption implies --link caption=.txt unless a link says otherwise; people read of captions."""
+    from rowing import row, rows
+
+    name = module("from rowing import Recorder")
+    asked = given_to_scan(monkeypatch, rows(row("a", caption="red"), row("b", image=data / "p000.png")))
+    code, out = cli.plain("build", data, "--encoder", f"{name}:Recorder", "--role", "caption")
+    assert (code, asked["links"], asked["folders"]) == (0, {"caption": ".txt"}, (str(data),))
+    assert "1 of 1 caption ready" in out and "1 without caption" in cli.err
+    links = ("--link", "caption=.caption", "--link", "mask=-mask.png?")
+    links += ("--reader", "caption-1", "--probe", "os.path:getsize")
+    command = ["build", data, "--encoder", f"{name}:Recorder", "--role", "image", "--role", "caption", *links]
+    assert cli.json(*command)[2]["absent"] == 1
+    assert asked["links"] == {"caption": ".caption", "mask": "-mask.png?"}
+    assert (asked["reader"], asked["probe"]) == ("caption-1", os.path.getsize)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".CSV", ".tsv"])
+def test_a_table_may_stand_for_a_folder(
+    cli: Cli, data: Path, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A file with the ending of a table is read as rows; folders beside it are scanned."""
+    from rowing import row, rows
+
+    name = module("from rowing import Recorder")
+    asked = given_to_scan(monkeypatch, rows(row("a", caption="red")))
+    code, _, summary = cli.json("build", f"rows{ending}", "--encoder", f"{name}:Recorder")
+    assert (code, summary["encoded"], asked) == (0, 1, {"table": f"rows{ending}"})
+    assert cli.plain("build", f"rows{ending}", data, "--encoder", f"{name}:Recorder")[0] == 2  # "a" twice
+    assert asked["folders"] == (str(data),) and "'a'" in cli.err

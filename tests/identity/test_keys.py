@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import xxhash
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+import casstore
 from casstore.errors import SourceNotFoundError, UsageError
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Recipe
@@ -130,3 +134,107 @@ def test_a_file_that_cannot_be_read_is_source_not_found(tmp_path: Path, name: st
     """Whatever keeps a file from being read, the error is a SourceNotFoundError that names the path."""
     with pytest.raises(SourceNotFoundError, match=str(tmp_path)):
         Key.file(tmp_path / name, VAE)
+
+
+# -- arrays and several contents -------------------------------------------------------------------------------------
+
+
+def test_an_array_key_is_that_of_its_dtype_shape_and_bytes() -> None:
+    """The digest is the derive-key BLAKE3 of canonical (dtype, shape, XXH3-128 of the little-endian bytes)."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    text = f'["F32",[2,3],"{xxhash.xxh3_128_hexdigest(array.tobytes())}"]'
+    assert Key.array(array, VAE).primary.digest == blake3(text.encode(), derive_key_context="casstore array 1").digest()
+
+
+@given(st.sampled_from(["float32", "float16", "int64", "uint8", "bool"]), st.lists(st.integers(0, 5), max_size=3))
+def test_equal_arrays_have_one_key_whatever_holds_them(dtype: str, shape: list[int]) -> None:
+    """Strides, byte order and library don't matter; a tensor of torch and an array of NumPy are the same."""
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    key = Key.array(array, VAE)
+    big_endian = array.astype(array.dtype.newbyteorder(">"))
+    assert key == Key.array(np.array(array, order="F"), VAE) == Key.array(big_endian, VAE)
+    assert key == Key.array(torch.from_numpy(array), VAE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.zeros((3, 2), np.float32),
+        np.zeros((2, 3), np.int32),
+        np.full((2, 3), -0.0, np.float32),
+        torch.zeros(2, 3, dtype=torch.bfloat16),
+    ],
+    ids=["shape", "dtype", "bits", "bfloat16"],
+)
+def test_another_shape_dtype_or_bit_is_another_array(other: Any) -> None:
+    """What an encoder could tell apart has another key; bfloat16 is a dtype like any."""
+    assert Key.array(other, VAE) != Key.array(np.zeros((2, 3), np.float32), VAE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1, 2], "text", np.array(["a"]), np.array([None]), np.ma.array([1])],
+    ids=["list", "text", "texts", "objects", "masked"],
+)
+def test_what_is_no_array_of_numbers_has_no_array_key(value: Any) -> None:
+    """It is a UsageError, not a digest of something else."""
+    with pytest.raises(UsageError):
+        Key.array(value, VAE)
+
+
+def test_t66_str_and_utf8_bytes_are_one_text() -> None:
+    """T66: a caption as str, as UTF-8 bytes and as casstore.Text has one key, that of `Key.text`."""
+    key = Key.text("ein rötliches Tier", VAE)
+    for value in ("ein rötliches Tier", "ein rötliches Tier".encode(), casstore.Text("ein rötliches Tier")):
+        assert Key.of({"caption": value}, VAE) == key
+
+
+@pytest.mark.parametrize("other", [b"\xef\xbb\xbfa\n", b"a\r\n", b"a\n ", b"a"])
+def test_t66_marks_line_ends_and_blanks_are_kept(other: bytes) -> None:
+    """T66: the text is exactly what was given; only a caption reader takes BOMs or line ends away, before the key."""
+    assert Key.of({"caption": other}, VAE) != Key.text("a\n", VAE)
+
+
+def test_a_string_is_a_text_or_a_path_by_its_role(tmp_path: Path) -> None:
+    """Under text, caption and prompt it is a text; elsewhere a path, unless it is a casstore.Text."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"pixels")
+    for role in ("text", "caption", "prompt"):
+        assert Key.of({role: str(path)}, VAE) == Key.text(str(path), VAE)
+    assert Key.of({"image": str(path)}, VAE) == Key.of({"caption": path}, VAE) == Key.file(path, VAE)
+    assert Key.of({"image": casstore.Text("x")}, VAE) == Key.text("x", VAE)
+
+
+@pytest.mark.parametrize("value", [b"\xff", 7, ["a", "b"]], ids=repr)
+def test_a_value_that_stands_for_nothing_is_refused_by_role(value: Any) -> None:
+    """Bytes that aren't UTF-8, numbers and lists are a UsageError that names the role."""
+    with pytest.raises(UsageError, match="'mask'"):
+        Key.of({"image": casstore.Text("x"), "mask": value}, VAE)
+
+
+def test_the_first_content_is_the_primary_and_an_absent_member_is_left_out() -> None:
+    """With no member present the key is that of the primary alone; an absent primary is refused."""
+    assert Key.of({"caption": "a", "mask": None}, VAE) == Key.text("a", VAE)
+    assert Key.of({"caption": "a", "text": "b"}, VAE).primary == Key.text("a", VAE).primary
+    for contents in ({"caption": None, "text": "b"}, {}):
+        with pytest.raises(UsageError, match="primary"):
+            Key.of(contents, VAE)
+
+
+@given(st.permutations(["a", "b", "c"]), st.integers(0, 2))
+def test_the_order_of_members_does_not_matter_but_their_roles_do(order: list[str], changed: int) -> None:
+    """Members are a set under roles; another content under any of them makes another key."""
+    members = {role: casstore.Text(role.upper()) for role in order}
+    primary = {"text": "p"}
+    key = Key.of(primary | dict(sorted(members.items())), VAE)
+    assert Key.of(primary | members, VAE) == key
+    assert Key.of(primary | members | {order[changed]: casstore.Text("other")}, VAE) != key
+    swapped = members | {order[0]: members[order[1]], order[1]: members[order[0]]}
+    assert Key.of(primary | swapped, VAE) != key
+
+
+def test_a_key_shows_its_members() -> None:
+    """What people read in messages names what the primary was encoded with."""
+    key, mask = Key.of({"text": "p", "mask": casstore.Text("m")}, VAE), Key.text("m", VAE).primary.digest.hex()
+    assert f" with mask {mask[:4]}..{mask[-2:]}, vae" in str(key)
+    assert " with " not in str(Key.text("p", VAE))

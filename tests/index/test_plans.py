@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from core.helpers import handle_of, key, put
 from kit import FakeEncoder, build, pictures
@@ -28,7 +29,15 @@ def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
         lambda: lookup(handle_of(store), [key(f"{number}") for number in range(64)]),
         lambda: lookup(handle_of(store), [key(f"{number}") for number in range(500)]),
         lambda: [store.inputs([{"caption": photos / "a.md"}]) for _ in range(2)],
+        lambda: lookup(handle_of(store), [with_member(photos, number) for number in range(3)]),
+        lambda: store.get(photos / "p002.png", recipe, members={"mask": photos / "p000.png"}, as_numpy=True),
     ]
+
+
+def with_member(photos: Path, number: int) -> casstore.Key:
+    """Of a picture that is stored with another mask, so that the reasons for its absence are looked for everywhere."""
+    contents = {"image": photos / "p002.png", "mask": casstore.Text(str(number))}
+    return casstore.Key.of(contents, FakeEncoder().recipe, resolution="64x64")
 
 
 def spied(honest: Callable[..., Any], many: bool, statements: list[tuple[str, Any]]) -> Callable[..., Any]:
@@ -42,7 +51,7 @@ def spied(honest: Callable[..., Any], many: bool, statements: list[tuple[str, An
     return method
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(10))
 def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
     store: casstore.Store, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,6 +60,10 @@ def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
     pictures(tmp_path / "photos", 3)
     (tmp_path / "photos" / "a.md").write_text("a caption")
     build(store, tmp_path / "photos", FakeEncoder())
+    store.forget(tmp_path / "photos" / "p002.png").execute()
+    masked = {"image": tmp_path / "photos" / "p002.png", "mask": tmp_path / "photos" / "p000.png"}
+    with store.batch() as batch:
+        batch.put(casstore.Key.of(masked, FakeEncoder().recipe, resolution="64x64"), {"t": np.zeros(1)})
     index = handle_of(store).index
     statements: list[tuple[str, Any]] = []
     for name in ("rows", "many"):  # the hot statements run on the driver's connection, where no event is heard

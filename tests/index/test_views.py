@@ -14,11 +14,11 @@ import casstore
 from casstore.index.views import VIEWS
 
 COLUMNS = {
-    "v_sources": "path root content width height orientation note bytes settled missing_since error",
+    "v_sources": "path root content width height orientation note bytes settled missing_since error frames rate",
     "v_objects": "digest codec payload_bytes stored_bytes parts created_at verified_at condemned_at damaged_at",
     "v_tensors": "object name dtype shape bytes",
     "v_variants": "path text recipe resolution variation params tensors payload_bytes stored_bytes values reason "
-    "encode_us run kind content recipe_digest",
+    "encode_us run kind content recipe_digest members",
     "v_runs": "run kind started_at finished_at seconds counts bytes error host",
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
