@@ -23,6 +23,7 @@ from casstore.store import Store
 
 if TYPE_CHECKING:
     from casstore.build.plan import Plan
+    from casstore.sources.found import ScanReport
 
 TABLES = (".jsonl", ".csv", ".tsv")
 """Endings, in lower case, of FOLDERs that are tables of rows."""
@@ -43,6 +44,8 @@ CAPTIONS = {"caption": ".txt"}
 )
 @click.option("--extensions", metavar=".A,.B", help="Endings of the files to take, instead of pictures.")
 @click.option("--probe", metavar="P", help="package.module:function that tells the size and frames of a file.")
+@click.option("--trust", is_flag=True, help="A quick check: known files aren't looked at, so edits may be missed.")
+@click.option("--rehash", is_flag=True, help="Read every file again, whatever its size and times say.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Items per encoder call.")
 @click.option("--workers", type=click.IntRange(min=1), help="Decode threads; else one per core.")
 @click.option("--on-error", type=click.Choice(["skip", "raise"]), default="skip", show_default=True)
@@ -59,6 +62,8 @@ def build_command(
     params: str | None,
     extensions: str | None,
     probe: str | None,
+    trust: bool,
+    rehash: bool,
     batch_size: int,
     workers: int | None,
     on_error: Literal["skip", "raise"],
@@ -72,15 +77,17 @@ def build_command(
     wanted = resolutions.check(resolution)
     told = _params(params)
     scanning = _scanning(roles, links, reader, extensions, probe)
+    scanning |= {name: True for name, given in (("trust", trust), ("rehash", rehash)) if given}
     with open_store(place) as store:
         loaded = load_encoder(encoder)
         started = time.monotonic()
-        inputs = _inputs(store, folders, scanning)
+        inputs, scanned = _inputs(store, folders, scanning)
         plan = store.plan(inputs, loaded.recipe, role=roles or None, resolution=wanted, params=told)
+        for warning in scanned.warnings if scanned is not None else ():
+            note(f"warning  {warning}")
         if not as_json:
-            note(
-                f"scan     {counted(len(inputs), 'row' if roles else 'file')} in {seconds(time.monotonic() - started)}"
-            )
+            what = counted(len(inputs), "row" if roles else "file")
+            note(f"scan     {what}{_found(scanned)} in {seconds(time.monotonic() - started)}")
             note(f"plan     {_planned(plan, retry=retry)}")
         try:
             report = store.build(
@@ -129,17 +136,26 @@ def _scanning(
     return found
 
 
-def _inputs(store: Store, places: Sequence[str], scanning: Mapping[str, Any]) -> Inputs:
-    """The rows of all folders, which are scanned together, and of all tables."""
-    opened: Any = store
+def _inputs(store: Store, places: Sequence[str], scanning: dict[str, Any]) -> tuple[Inputs, ScanReport | None]:
+    """The rows of all folders, which are scanned together, and of all tables; and what the scan did."""
     tables = [place for place in places if place.lower().endswith(TABLES) and not os.path.isdir(place)]
     folders = [place for place in places if place not in tables]
     rows: list[Inputs] = []
+    report = None
     if folders:
         with shown(None, 1, what="scan") as progress:
-            rows.append(opened.scan(*folders, **scanning, progress=progress))
-    rows += [opened.inputs(table) for table in tables]
-    return rows[0] if len(rows) == 1 else Inputs([row for part in rows for row in part])
+            scan = store.scan(*folders, **scanning, progress=progress)
+        rows, report = [scan], scan.report
+    rows += [store.inputs(table) for table in tables]
+    return rows[0] if len(rows) == 1 else Inputs([row for part in rows for row in part]), report
+
+
+def _found(report: ScanReport | None) -> str:
+    if report is None:
+        return ""
+    counts = {"new": report.new, "edited": report.edited, "gone": report.missing}
+    told = "".join(f", {number(count)} {what}" for what, count in counts.items() if count)
+    return told + (" (a quick check: known files weren't looked at)" if report.trusted else "")
 
 
 def _planned(plan: Plan, *, retry: bool) -> str:
