@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shlex
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -17,6 +19,25 @@ from casstore.sources.images import EXTENSIONS
 
 PHOTOS = Path(__file__).parents[2] / "shared" / "data" / "photos"
 RESOLUTION = "256"
+PICTURES = ("--encoder", "pixels", "--resolution", RESOLUTION)
+CAPTIONS = ("--role", "caption", "--encoder", "words:encode")
+ENCODER = '''
+"""A text encoder that needs no weights: each word adds a row of random numbers of its own."""
+import zlib
+import numpy as np
+import casstore
+
+
+class encode:
+    recipe = casstore.Recipe("words", code=1, dtype="float32")
+
+    def __call__(self, items):
+        return [{"embedding": self.embed(item.text)} for item in items]
+
+    def embed(self, text):
+        rows = [np.random.default_rng(zlib.crc32(w.encode())).standard_normal(64, "float32") for w in text.split()]
+        return np.stack(rows or [np.zeros(64, "float32")])
+'''
 
 
 def casstore(*arguments: str, ok: tuple[int, ...] = (0,)) -> str:
@@ -31,15 +52,15 @@ def casstore(*arguments: str, ok: tuple[int, ...] = (0,)) -> str:
     return done.stdout
 
 
-def build(photos: Path, store: Path, expected: int | None = None) -> None:
-    """Build, and check how many pictures were encoded (None: some)."""
-    arguments = ["build", str(photos), "--encoder", "pixels", "--resolution", RESOLUTION, "--store", str(store)]
+def build(photos: Path, store: Path, expected: int | None = None, what: Sequence[str] = PICTURES) -> None:
+    """Build, and check how many rows were encoded (None: some)."""
+    arguments = ["build", str(photos), *what, "--store", str(store)]
     told = casstore(*arguments, ok=(0, 1))  # 1: some pictures of the folder can't be decoded
     found = re.search(r"([0-9 ]+) encoded", told)
     encoded = int(found[1].replace(" ", "")) if found else 0
     if encoded != expected and not (expected is None and encoded):
         wanted = "some" if expected is None else expected
-        raise SystemExit(f"{encoded} pictures were encoded where {wanted} should have been")
+        raise SystemExit(f"{encoded} rows were encoded where {wanted} should have been")
 
 
 def say(text: str) -> None:
@@ -126,14 +147,26 @@ def main(*folders: str) -> None:
     second.rename(moved)
     build(photos, store, 0)
 
-    say("5. what the store holds")
+    say("5. a caption beside each picture, and a text encoder: half of a training cache is text")
+    for number, path in enumerate(pictures_in(photos)):
+        path.with_suffix(".txt").write_text(f"photo {number}, a {('wide', 'tall')[number % 2]} view\n")
+    (work / "words.py").write_text(ENCODER)
+    os.chdir(work)  # where casstore looks for words.py
+    build(photos, store, None, CAPTIONS)
+
+    say("6. edit one caption: one is encoded, and no picture is touched")
+    pictures_in(photos)[0].with_suffix(".txt").write_text("a photo that was turned over\n")
+    build(photos, store, 1, CAPTIONS)
+    build(photos, store, 0)
+
+    say("7. what the store holds")
     casstore("status", "--store", str(store))
 
-    say("6. ask it with SQL")
-    query = "SELECT resolution, count(*) AS pictures, sum(stored_bytes) AS bytes FROM v_variants GROUP BY 1"
+    say("8. ask it with SQL")
+    query = "SELECT recipe, resolution, count(*) AS variants, sum(stored_bytes) AS bytes FROM v_variants GROUP BY 1, 2"
     casstore("sql", query, "--store", str(store))
 
-    say("7. the edited picture's old tensors: nobody has asked to delete them, so nothing is garbage")
+    say("9. the edited picture's old tensors: nobody has asked to delete them, so nothing is garbage")
     casstore("gc", "--store", str(store))
 
     say("done. Try next:")
