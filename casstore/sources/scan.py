@@ -310,6 +310,7 @@ class _FolderScan:
             self._save()
 
     def _take_in(self, found: Sequence[SeenSource]) -> None:
+        self.seen += found  # first: whatever stops this, no fingerprint is saved without its rows
         for seen in found:
             work = self.working[seen.relpath]
             work.left -= 1
@@ -326,7 +327,6 @@ class _FolderScan:
             if not work.left:
                 self._finish(work.listing, whole=work.whole)
                 del self.working[seen.relpath]
-        self.seen += found
 
     def _save(self) -> None:
         seen, prints, places = self.seen, self.prints, self.places
