@@ -58,7 +58,7 @@ def traced_scan(store: Path, data: Path, env: Mapping[str, str] | None = None, *
     calls = []
     for line in log.read_text(errors="surrogateescape").splitlines():
         if found := _LINE.match(line):
-            path = os.path.join(found[2] or "", found[3] or "")
+            path = os.path.join(found[2] or "", found[3] or "").rstrip("/")
             if path == str(data) or path.startswith(f"{data}/"):
                 calls.append((found[1], path))
     return Traced(*json.loads(done.stdout), calls)
