@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -90,7 +91,7 @@ class _FolderScan:
     gone: dict[str, list[int]] = field(default_factory=dict)  # source ids that the listing of a directory lacks
     held: dict[str, Print] = field(default_factory=dict)  # prints that are true once what has gone is marked
     absent: set[tuple[str, str]] = field(default_factory=set)  # what has gone, by name
-    fresh: set[bytes] = field(default_factory=set)  # digests of what was hashed
+    fresh: Counter[bytes] = field(default_factory=Counter)  # digests of what is new where it is
     foreign: list[str] = field(default_factory=list)  # directories on another file system than they were
     fs_ids: dict[int, str] = field(default_factory=dict)  # by device
     files: int = 0
@@ -318,7 +319,6 @@ class _FolderScan:
                 self.failed += 1
             else:
                 self.hashed += 1
-                self.fresh.add(seen.content.digest)
             state = (seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
             kept = tuple(
                 n * counts for n, counts in zip(state, (1, 1, self.wanted.ctime, self.wanted.inode), strict=True)
@@ -341,8 +341,10 @@ class _FolderScan:
             if each.content is None:
                 continue
             before = self.before.pop((each.relpath, each.name), None)
+            other = before != contents[each.content.kind, each.content.digest]
             self.new += before is None
-            self.edited += before is not None and before != contents[each.content.kind, each.content.digest]
+            self.edited += before is not None and other
+            self.fresh[each.content.digest] += other
         self.seen, self.prints, self.places = [], {}, {}
         self.saved_at = time.monotonic()
 
@@ -353,8 +355,8 @@ class _FolderScan:
         lost = 0
         if gone:
             with self.handle.index.read() as connection:
-                moved = [id_ for id_, digest in digests_of(connection, gone).items() if digest in self.fresh]
-            lost = len(gone) - len(moved)
+                held = Counter(digests_of(connection, gone).values())
+            lost = len(gone) - (held & self.fresh).total()  # what has moved isn't lost
         state = self.root.state if self.inside else "whole"
         found_at: tuple[str | None, int | None] = self.found_at
         warning = None
