@@ -189,6 +189,8 @@ class Walk:
                 for part in self._paced(entries):
                     if not self._look(found, part, numbers, below, links):
                         return None
+        if found.relpath and self._match(MARKER) and MARKER in found.names:
+            return None
         for name in self._usual.intersection(found.names):
             i = found.names.index(name)
             del found.names[i], numbers[4 * i : 4 * i + 4]
