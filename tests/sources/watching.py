@@ -26,18 +26,19 @@ with casstore.open(sys.argv[1]) as store:
     report = store.scan(sys.argv[2], **json.loads(sys.argv[3])).report
 print(json.dumps([report.files, report.hashed, report.missing, report.trusted]))
 """
-_LINE = re.compile(r'^\d+ +(\w+)\((?:(?:AT_FDCWD|\d+)(?:<([^>]*)>)?)?(?:, )?(?:"([^"]*)")?')
+_LINE = re.compile(r'^(\d+) +(\w+)\((?:(?:AT_FDCWD|\d+)(?:<([^>]*)>)?)?(?:, )?(?:"([^"]*)")?')
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A scan in a child: what its report says, and (call, path) of all calls on the data."""
+    """A scan in a child: what its report says, (call, path) of all calls on the data, and by how many threads."""
 
     files: int
     hashed: int
     missing: int
     trusted: bool
     calls: list[tuple[str, str]]
+    threads: int
 
     def count(self, names: tuple[str, ...], ending: str = "") -> int:
         """How many calls of these kinds there were, on paths that end like this."""
@@ -55,13 +56,14 @@ def traced_scan(store: Path, data: Path, env: Mapping[str, str] | None = None, *
     environment = os.environ | dict(env or {})
     done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False, cwd=data.parent)
     assert done.returncode == 0, done.stderr.decode()
-    calls = []
+    calls, threads = [], set()
     for line in log.read_text(errors="surrogateescape").splitlines():
         if found := _LINE.match(line):
-            path = os.path.join(found[2] or "", found[3] or "").rstrip("/")
+            path = os.path.join(found[3] or "", found[4] or "").rstrip("/")
             if path == str(data) or path.startswith(f"{data}/"):
-                calls.append((found[1], path))
-    return Traced(*json.loads(done.stdout), calls)
+                calls.append((found[2], path))
+                threads.add(found[1])
+    return Traced(*json.loads(done.stdout), calls, len(threads))
 
 
 def trace_sql(monkeypatch: pytest.MonkeyPatch) -> list[str]:
