@@ -74,6 +74,26 @@ def test_adoption_keeps_what_files_held_before(store: casstore.Store, tmp_path: 
     assert store.sql("SELECT count(*) FROM source_contents").rows == [(1,)]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_rows_of_a_folder_outlive_its_root(store: casstore.Store, tmp_path: Path, together: bool) -> None:
+    """A folder whose root is adopted before anybody looks at its rows has them all the same."""
+    one = fill(tmp_path / "data" / "deep" / "one")
+    fill(one / "sub", 1)
+    fill(tmp_path / "data", 1)
+    if together:
+        found = [row.sample for row in store.scan(one, tmp_path / "data")]
+        assert found == [
+            *("one/0000.png", "one/0001.png", "one/0002.png", "one/sub/0000.png", "data/0000.png"),
+            *(f"data/deep/one/{name}.png" for name in ("0000", "0001", "0002", "sub/0000")),
+        ]
+    else:
+        rows = store.scan(one)
+        store.scan(tmp_path / "data")
+        assert [(row.sample, row.path, row.content is None) for row in rows] == [
+            (name, str(one / name), False) for name in ("0000.png", "0001.png", "0002.png", "sub/0000.png")
+        ]
+
+
 def test_a_folder_beside_with_the_same_beginning_is_not_adopted(store: casstore.Store, tmp_path: Path) -> None:
     """data-2 isn't in data."""
     for name in ("data", "data-2"):
