@@ -382,9 +382,9 @@ class _FolderScan:
         which the way down has vanished. A folder that can't be listed says nothing about what is in it."""
         walk = self.walk
         for relpath, row in self.directories.items():
-            place = relpath
+            place = vanished = relpath
             while place not in walk.listed and place not in walk.failed and place not in walk.passed and place:
-                place = os.path.dirname(place)
+                place, vanished = os.path.dirname(place), place
             if relpath in walk.listed or place not in walk.listed:
                 continue
             with self.handle.index.glance() as connection:
@@ -393,6 +393,8 @@ class _FolderScan:
             if gone:
                 self.gone[relpath] = gone
                 self.known += len(gone)
+                if vanished not in self.foreign and os.path.islink(os.path.join(self.root.path, vanished)):
+                    self.foreign.append(vanished)
 
     def _is_foreign(self, relpath: str) -> bool:
         return any(not place or relpath == place or relpath.startswith(place + "/") for place in self.foreign)
