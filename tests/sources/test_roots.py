@@ -532,6 +532,29 @@ def test_a_disk_inside_a_root_that_is_not_mounted_makes_nothing_missing(tmp_path
     assert with_mounts(work) == [2, 1, True, ["whole", 8, 1], 0, ["whole", 2, 7], 0]
 
 
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_link_that_leads_nowhere_makes_nothing_missing(
+    store: casstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
+) -> None:
+    """What is behind a link to a disk that isn't mounted isn't deleted; a warning says so until it is confirmed."""
+    clock_ahead(monkeypatch)
+    fill(tmp_path / "data", 1)
+    fill(tmp_path / "disk" / "photos")
+    fill(tmp_path / "disk" / "photos" / "sub")
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "disk" / "photos")
+    store.scan(tmp_path / "data")
+    (tmp_path / "disk" / "photos").rename(tmp_path / "away")
+    found = store.scan(tmp_path / "data", trust=trust)
+    assert ([row.sample for row in found], found.report.missing) == (["0000.png"], 0)
+    assert str(tmp_path / "data" / "link") in found.report.warnings[0]
+    (tmp_path / "away").rename(tmp_path / "disk" / "photos")
+    report = store.scan(tmp_path / "data").report
+    assert (report.files, report.hashed, report.warnings) == (7, 0, ())
+    shutil.rmtree(tmp_path / "disk")
+    assert store.confirm_root("data", yes=True).missing == 6
+    assert store.scan(tmp_path / "data", trust=trust).report.warnings == ()
+
+
 def test_a_disk_mounted_over_known_files_makes_nothing_missing(tmp_path: Path) -> None:
     """What lies below a mount is hidden, not deleted; what is on the disk is found."""
     disk = fill(tmp_path / "data" / "disk")
