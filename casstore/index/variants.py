@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import xxhash
-from sqlalchemy import Connection, Select, bindparam, delete, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import plain_digest, repeated_digest, signed
@@ -225,7 +225,12 @@ _complete_content = Statement(
 )
 _contents = ByDigest(
     lambda digests: select(
-        hashes.c.kind, hashes.c.digest, hashes.c.id, hashes.c.width.is_(None), hashes.c.note.is_(None)
+        hashes.c.kind,
+        hashes.c.digest,
+        hashes.c.id,
+        hashes.c.width.is_(None),
+        and_(hashes.c.frames.is_(None), hashes.c.rate.is_(None)),
+        hashes.c.note.is_(None),
     ).where(hashes.c.digest.in_(digests))
 )
 _save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text"))
@@ -256,12 +261,14 @@ def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dic
     wanted = {(content.kind, content.digest): content for content in contents}
     found: dict[tuple[str, bytes], int] = {}
     incomplete = []
-    for kind, digest, id_, unmeasured, silent in _contents.rows(connection, [digest for _, digest in wanted]):
+    for kind, digest, id_, unmeasured, untimed, silent in _contents.rows(connection, [digest for _, digest in wanted]):
         content = wanted.get((kind, digest))
         if content is None:
             continue  # another kind of the same digest
         found[kind, digest] = id_
-        if unmeasured and (content.width is not None or (silent and content.note is not None)):
+        timed = content.frames is not None or content.rate is not None
+        news = untimed and (timed or (silent and content.note is not None))
+        if unmeasured and (content.width is not None or news):
             incomplete.append((*measures(content), id_))
     # In the order of the digests, which is that of their index: neighbours share pages.
     new = sorted((c for key, c in wanted.items() if key not in found), key=lambda c: c.digest)

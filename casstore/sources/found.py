@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from casstore.core.handle import Handle
+from casstore.index.roots import known_roots, root_above
 from casstore.index.sources import contents_below
 from casstore.sources.inputs import Inputs, Row
 from casstore.sources.links import File, Link
@@ -109,10 +110,21 @@ class Scan(Inputs):
         self._load()
         return self._rows
 
+    def _root_of(self, folder: Folder) -> tuple[int, str]:
+        """The id of the root that a folder belongs to now, and what its relpaths begin with there: a root above may
+        have adopted the folder's own since the scan."""
+        with self._handle.index.read() as connection:
+            roots = known_roots(connection)
+        adopted = None if any(row.id == folder.root_id for row in roots.values()) else root_above(roots, folder.root)
+        return (folder.root_id, "") if adopted is None else (adopted[0].id, adopted[1] + "/")
+
     def _rows_of(self, folder: Folder) -> list[Row]:
         found: dict[str, File] = {}
+        root_id, before = self._root_of(folder)
+        listed = {(before + relpath).removesuffix("/") for relpath in folder.listed} if before else folder.listed
         with self._handle.index.glance() as connection:
-            for relpath, name, error, content in contents_below(connection, folder.root_id, folder.listed):
+            for place, name, error, content in contents_below(connection, root_id, listed):
+                relpath = place[len(before) :]
                 if folder.wanted.matches(name) and (relpath, name) not in folder.absent:
                     found[f"{relpath}/{name}" if relpath else name] = File(relpath, name, content, error)
         for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything

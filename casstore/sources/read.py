@@ -102,7 +102,11 @@ def _probed(path: str, probe: Probe | None) -> dict[str, Any]:
         return {}
     try:
         found = probe(path)
-        return {name: kind(found[name]) for name, kind in _MEASURES.items() if found.get(name) is not None}
+        measures = {name: kind(found[name]) for name, kind in _MEASURES.items() if found.get(name) is not None}
+        for name, value in measures.items():
+            if not 0 <= value < 1 << 63:  # nor is NaN
+                raise ValueError(f"{name} can't be {value}")
+        return measures
     except Exception as error:  # a stranger's code
         return {"note": f"can't be probed: {type(error).__name__}: {error}"}
 

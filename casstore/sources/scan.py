@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -103,7 +104,7 @@ class _FolderScan:
     held: dict[str, Print] = field(default_factory=dict)  # prints that are true once what has gone is marked
     absent: set[tuple[str, str]] = field(default_factory=set)  # what has gone, by name
     captions: list[tuple[str, Content]] = field(default_factory=list)  # that were hashed, and are to be read
-    fresh: set[bytes] = field(default_factory=set)  # digests of what was hashed
+    fresh: Counter[bytes] = field(default_factory=Counter)  # digests of what is new where it is
     foreign: list[str] = field(default_factory=list)  # directories on another file system than they were
     fs_ids: dict[int, str] = field(default_factory=dict)  # by device
     files: int = 0
@@ -323,6 +324,7 @@ class _FolderScan:
             self._save()
 
     def _take_in(self, found: Sequence[SeenSource]) -> None:
+        self.seen += found  # first: whatever stops this, no fingerprint is saved without its rows
         for seen in found:
             work = self.working[seen.relpath]
             work.left -= 1
@@ -330,7 +332,6 @@ class _FolderScan:
                 self.failed += 1
             else:
                 self.hashed += 1
-                self.fresh.add(seen.content.digest)
                 if self.texts and seen.name.lower().endswith(self.texts):
                     self.captions.append((os.path.join(self.root.path, seen.relpath, seen.name), seen.content))
             state = (seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
@@ -341,7 +342,6 @@ class _FolderScan:
             if not work.left:
                 self._finish(work.listing, whole=work.whole)
                 del self.working[seen.relpath]
-        self.seen += found
 
     def _save(self) -> None:
         seen, prints, places = self.seen, self.prints, self.places
@@ -356,8 +356,10 @@ class _FolderScan:
             if each.content is None:
                 continue
             before = self.before.pop((each.relpath, each.name), None)
+            other = before != contents[each.content.kind, each.content.digest]
             self.new += before is None
-            self.edited += before is not None and before != contents[each.content.kind, each.content.digest]
+            self.edited += before is not None and other
+            self.fresh[each.content.digest] += other
         self.seen, self.prints, self.places = [], {}, {}
         self.saved_at = time.monotonic()
 
@@ -368,8 +370,8 @@ class _FolderScan:
         lost = 0
         if gone:
             with self.handle.index.read() as connection:
-                moved = [id_ for id_, digest in digests_of(connection, gone).items() if digest in self.fresh]
-            lost = len(gone) - len(moved)
+                held = Counter(digests_of(connection, gone).values())
+            lost = len(gone) - (held & self.fresh).total()  # what has moved isn't lost
         state = self.root.state if self.inside else "whole"
         found_at: tuple[str | None, int | None] = self.found_at
         warning = None
@@ -395,9 +397,9 @@ class _FolderScan:
         which the way down has vanished. A folder that can't be listed says nothing about what is in it."""
         walk = self.walk
         for relpath, row in self.directories.items():
-            place = relpath
+            place = vanished = relpath
             while place not in walk.listed and place not in walk.failed and place not in walk.passed and place:
-                place = os.path.dirname(place)
+                place, vanished = os.path.dirname(place), place
             if relpath in walk.listed or place not in walk.listed:
                 continue
             with self.handle.index.glance() as connection:
@@ -406,6 +408,8 @@ class _FolderScan:
             if gone:
                 self.gone[relpath] = gone
                 self.known += len(gone)
+                if vanished not in self.foreign and os.path.islink(os.path.join(self.root.path, vanished)):
+                    self.foreign.append(vanished)
 
     def _is_foreign(self, relpath: str) -> bool:
         return any(not place or relpath == place or relpath.startswith(place + "/") for place in self.foreign)

@@ -115,7 +115,7 @@ class Walk:
         self.listed: set[str] = set()
         self.failed: dict[str, str] = {}
         self.passed: set[str] = set()
-        self._root, self._wanted, self._trust = root, wanted, trust
+        self._root, self._top, self._wanted, self._trust = root, inside, wanted, trust
         self._pending, self._links = [inside], list[str]()
         self._visited: set[tuple[int, int]] = set()
         self._match = _matcher(wanted.endings)
@@ -132,7 +132,10 @@ class Walk:
                 try:
                     found = self._visit(relpath, os.path.join(self._root, relpath) if relpath else self._root)
                 except OSError as error:
-                    self.failed[relpath] = fsio.reason(error)
+                    gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+                    # Whoever trusts names all sub-folders that were there once; that one is gone is no failure.
+                    if not gone or self._trust is None or relpath == self._top:
+                        self.failed[relpath] = fsio.reason(error)
                     continue
                 if found is None:
                     self.passed.add(relpath)
@@ -186,6 +189,8 @@ class Walk:
                 for part in self._paced(entries):
                     if not self._look(found, part, numbers, below, links):
                         return None
+        if found.relpath and self._match(MARKER) and MARKER in found.names:
+            return None
         for name in self._usual.intersection(found.names):
             i = found.names.index(name)
             del found.names[i], numbers[4 * i : 4 * i + 4]

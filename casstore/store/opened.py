@@ -161,7 +161,7 @@ class Store(Reading):
             reader: what makes texts of text files: "caption-1", the file is one; "lines-1": each line is one.
             probe: probe(path) -> any of width, height, frames, rate of a file that isn't a picture.
             trust: a quick check: take known files as unchanged, without looking; new ones are still found. None: if the
-                environment says CASSTORE_TRUST=1.
+                environment says CASSTORE_TRUST=1, and `rehash` doesn't ask for the opposite.
             rehash: read every file, whatever its state says.
             ctime, inode: whether these count, as some network disks make them up; None: as casstore.toml says (yes).
             progress: called with (files hashed, files to hash); both grow.
@@ -170,7 +170,8 @@ class Store(Reading):
             One row per file, in order of paths; a file that can't be read is a row with an error. `.report` has counts.
 
         Raises:
-            UsageError: a folder doesn't exist, two rows have the same name, or a link can't be meant.
+            UsageError: a folder doesn't exist, two rows have the same name, a link can't be meant, or `trust` is given
+                with `rehash`.
         """
         from casstore.sources.fresh import what_counts
         from casstore.sources.images import EXTENSIONS
@@ -180,7 +181,9 @@ class Store(Reading):
         if not places:
             raise UsageError("scan needs at least one folder")
         endings = tuple(ending.lower() for ending in (EXTENSIONS if extensions is None else extensions))
-        trusting = os.environ.get("CASSTORE_TRUST", "") not in ("", "0") if trust is None else trust
+        if trust and rehash:
+            raise UsageError("a scan can't trust the known files and rehash them; give one of the two")
+        trusting = os.environ.get("CASSTORE_TRUST", "") not in ("", "0") and not rehash if trust is None else trust
         counted = what_counts(self._handle)
         ctime, inode = (counted[0] if ctime is None else ctime), (counted[1] if inode is None else inode)
         options = Options(endings, links or {}, reader, probe, trusting, rehash, ctime, inode, progress)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -626,48 +624,45 @@ def test_options_of_rows_that_cannot_be_meant_exit_with_2(cli: Cli, data: Path, 
     assert arguments[-1].split(":")[0] in cli.err
 
 
-def given_to_scan(monkeypatch: pytest.MonkeyPatch, inputs: Any) -> dict[str, Any]:
-    """Replace scans and tables by rows made by hand; what they were asked for."""
-    asked: dict[str, Any] = {}
-
-    def scan(self: casstore.Store, *folders: str, **options: Any) -> Any:
-        asked.update(folders=folders, **options)
-        return type(inputs)([dataclasses.replace(row) for row in inputs])
-
-    monkeypatch.setattr(casstore.Store, "scan", scan)
-    monkeypatch.setattr(casstore.Store, "inputs", lambda self, path: asked.update(table=path) or inputs, raising=False)
-    return asked
-
-
-def test_a_caption_role_links_txt_files(
-    cli: Cli, data: Path, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """--role caption implies --link caption=.txt unless a link says otherwise; people read of captions."""
-    from rowing import row, rows
-
+def test_a_caption_role_links_txt_files(cli: Cli, data: Path, module: Callable[[str], str]) -> None:
+    """--role caption implies --link caption=.txt: one edit is one encode, and a picture without one fails by name."""
     name = module("from rowing import Recorder")
-    asked = given_to_scan(monkeypatch, rows(row("a", caption="red"), row("b", image=data / "p000.png")))
-    code, out = cli.plain("build", data, "--encoder", f"{name}:Recorder", "--role", "caption")
-    assert (code, asked["links"], asked["folders"]) == (0, {"caption": ".txt"}, (str(data),))
-    assert "1 of 1 caption ready" in out and "1 without caption" in cli.err
-    links = ("--link", "caption=.caption", "--link", "mask=-mask.png?")
-    links += ("--reader", "caption-1", "--probe", "os.path:getsize")
-    command = ["build", data, "--encoder", f"{name}:Recorder", "--role", "image", "--role", "caption", *links]
-    assert cli.json(*command)[2]["absent"] == 1
-    assert asked["links"] == {"caption": ".caption", "mask": "-mask.png?"}
-    assert (asked["reader"], asked["probe"]) == ("caption-1", os.path.getsize)
+    command = ("build", data, "--encoder", f"{name}:Recorder", "--role", "caption")
+    for path in data.glob("*.png"):
+        path.with_suffix(".txt").write_text(f"picture {path.stem}")
+    code, out = cli.plain(*command)
+    assert code == 0 and "10 of 10 captions ready: 0 reused, 10 encoded" in out
+    (data / "p000.txt").write_text("another")
+    assert cli.json(*command)[2]["reasons"] == {"edited": 1}
+    (data / "p001.txt").unlink()
+    code, records, summary = cli.json(*command)
+    assert (code, summary["failed"], summary["encoded"]) == (1, 1, 0)
+    assert records[0]["sample"] == "p001.png" and "p001.txt" in records[0]["message"]
+
+
+def test_links_can_be_given(cli: Cli, data: Path, module: Callable[[str], str]) -> None:
+    """--link says which files go with each picture; one with ? may be absent, and is counted."""
+    name = module("from rowing import Recorder")
+    (data / "p000.caption").write_text("a cat")
+    (data / "p001-mask.png").write_bytes((data / "p001.png").read_bytes())
+    links = ("--link", "caption=.caption?", "--link", "mask=-mask.png?", "--reader", "lines-1")
+    command = ("build", data, "--encoder", f"{name}:Recorder", *links)
+    assert cli.json(*command, "--role", "image", "--role", "mask")[2]["planned"] == 10
+    summary = cli.json(*command, "--role", "caption")[2]
+    assert (summary["planned"], summary["absent"], summary["encoded"]) == (1, 9, 1)
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".CSV", ".tsv"])
-def test_a_table_may_stand_for_a_folder(
-    cli: Cli, data: Path, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+def test_a_table_may_stand_for_a_folder(cli: Cli, data: Path, module: Callable[[str], str], ending: str) -> None:
     """A file with the ending of a table is read as rows; folders beside it are scanned."""
-    from rowing import row, rows
-
     name = module("from rowing import Recorder")
-    asked = given_to_scan(monkeypatch, rows(row("a", caption="red")))
+    comma = {".CSV": ",", ".tsv": "\t"}.get(ending)
+    given = [("p000.png", "red"), ("b", "blue")]
+    told = [json.dumps({"sample": sample, "caption": text}) for sample, text in given]
+    if comma is not None:
+        told = [comma.join(line) for line in [("sample", "caption"), *given]]
+    Path(f"rows{ending}").write_text("\n".join(told))
     code, _, summary = cli.json("build", f"rows{ending}", "--encoder", f"{name}:Recorder")
-    assert (code, summary["encoded"], asked) == (0, 1, {"table": f"rows{ending}"})
-    assert cli.plain("build", f"rows{ending}", data, "--encoder", f"{name}:Recorder")[0] == 2  # "a" twice
-    assert asked["folders"] == (str(data),) and "'a'" in cli.err
+    assert (code, summary["encoded"]) == (0, 2)
+    assert cli.plain("build", f"rows{ending}", data, "--encoder", f"{name}:Recorder")[0] == 2  # p000.png twice
+    assert "p000.png" in cli.err
