@@ -118,7 +118,8 @@ class _FolderScan:
         """Scan one folder."""
         began = self.saved_at = time.monotonic()
         options = self.options
-        state = os.stat(self.folder)
+        with fsio.errors_typed("look at", self.folder):
+            state = os.stat(self.folder)
         self.now = clock.now_ns(self.handle, state.st_dev)
         self.root, self.inside = self._root(state)
         with self.handle.index.glance() as connection:
@@ -181,7 +182,8 @@ class _FolderScan:
 
     def _look_at_root(self) -> None:
         """Whether the root is the folder it was, or another one under its name."""
-        state = os.stat(self.root.path)
+        with fsio.errors_typed("look at", self.root.path):
+            state = os.stat(self.root.path)
         self.found_at = self._fs_id(state.st_dev, self.root.path), signed(state.st_ino)
         noted = self.root.fs_id, self.root.inode
         self.available = noted[0] is None or noted == self.found_at or is_there(self.handle, self.root, "")
