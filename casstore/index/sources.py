@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Integer, and_, bindparam, null, select, update
+from sqlalchemy import Connection, Integer, and_, bindparam, literal_column, null, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import signed
@@ -168,7 +168,7 @@ _in_directory = Statement(
         sources.c.st_ctime_ns,
         sources.c.st_ino,
         and_(
-            sources.c.settled == 1,
+            sources.c.settled == literal_column("1"),  # a number in the code would be one more parameter
             sources.c.hash_id.is_not(None),
             sources.c.error.is_(None),
             sources.c.missing_since.is_(None),
