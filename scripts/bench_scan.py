@@ -24,6 +24,7 @@ from blake3 import blake3
 from timing import ratios, spread
 
 import casstore
+from casstore.build.plan import key_of
 from casstore.index.sources import _below
 from casstore.sources import hashing
 from casstore.sources.fresh import contents_of
@@ -162,7 +163,7 @@ def _unchanged(folder: Path, files: int) -> None:
     trusted = [1000 * _run("scan", store, top, empty, "", "trust")["seconds"] for _ in range(RUNS)]
     print(f"  ms with trust                                  {spread(trusted)}")
     known = _run("known", store, top)
-    print(f"  contents of {files:,} known paths, x os.stat    {spread(known)}   [1.8]")
+    print(f"  contents of all, as known paths, x os.stat     {spread(known)}   [1.8]")
     counted, listed = _run("rows", store, top)
     print(f"  len of an unchanged scan, x the raw SELECT     {spread(counted)}")
     print(f"  its rows, one after the other, x the SELECT    {spread(listed)}")
@@ -248,7 +249,7 @@ def _changed(folder: Path, model: dict[str, bytes]) -> None:
             wrong += raw.execute("SELECT count(*) FROM hashes").fetchone()[0] != len(ever)
     print(f"  1 % edited, 0.5 % new, 0.5 % moved             {spread(times)}   [1.6]")
     print(f"  missed in {2 * ROUNDS} scans                             {missed:3}   [0]")
-    print(f"  rounds after which a moved file had lost its content {wrong}   [0]")
+    print(f"  rounds in which a moved file lost its content  {wrong:3}   [0]")
 
 
 def _change(
@@ -423,10 +424,9 @@ def _fill(store: Path, top: Path) -> None:
         with opened.batch() as batch:
             for number, row in enumerate(rows):
                 assert row.content is not None
-                batch.put(
-                    casstore.Key.content(row.content, RECIPE, resolution="8x8"),
-                    {"latent": torch.full((4, 8, 8), float(number))},
-                )
+                key = key_of(row.content, RECIPE, None)
+                assert key is not None
+                batch.put(key, {"latent": torch.full((4, 8, 8), float(number))})
 
 
 def child_plan(store: str, top: str, empty: str) -> tuple[float, float]:

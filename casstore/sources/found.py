@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from casstore.core.handle import Handle
-from casstore.index.sources import contents_below
+from casstore.index.sources import BelowRow, content_below, sources_below
 from casstore.sources.inputs import Cell, Inputs, Row
 from casstore.sources.walk import Filter
 
@@ -74,6 +74,41 @@ class Folder:
     report: ScanReport
 
 
+class _Rows(Sequence[Row]):
+    """The rows of a folder, each made when it is asked for: making one takes longer than reading it.
+
+    Args:
+        folder: that was scanned.
+        found: {path below the root, as in the index: what is known of the file, or why a directory can't be listed}.
+        order: of the paths.
+    """
+
+    def __init__(self, folder: Folder, found: dict[str, BelowRow | str], order: list[str]) -> None:
+        self._above = folder.root.rstrip("/") + "/"
+        self._folder, self._found, self._order = folder, found, order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return tuple(map(self._row, self._order[index]))
+        return self._row(self._order[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, self._order)
+
+    def _row(self, place: str) -> Row:
+        known, folder = self._found[place], self._folder
+        if isinstance(known, str):
+            cell = Cell(None, os.path.join(folder.root, place), known)
+        else:
+            cell = Cell(content_below(known), self._above + place, known[2])
+        inside = folder.inside
+        sample = place if not inside else place[len(inside) + 1 :] if place != inside else "."
+        return Row(folder.prefix + sample, {"image": (cell,)})
+
+
 class Scan(Inputs):
     """The rows of the scanned folders, in the order of the bytes of their paths.
 
@@ -88,29 +123,38 @@ class Scan(Inputs):
         self._handle, self._folders = handle, folders
         self.report = ScanReport.of([folder.report for folder in folders])
         if len(folders) > 1:
-            self._load()  # names may stand twice, and that is to be told now
-
-    def _load(self) -> None:
-        super().__init__([row for folder in self._folders for row in self._rows_of(folder)])
+            # Names may stand twice, and that is to be told now.
+            super().__init__([row for folder in folders for row in self._rows_of(folder)])
 
     def __getattr__(self, name: str) -> object:
         if name != "_rows":
             raise AttributeError(name)
-        self._load()
+        self._rows = self._rows_of(self._folders[0])
         return self._rows
 
-    def _rows_of(self, folder: Folder) -> Iterator[Row]:
-        found: dict[str, tuple[str, str, Cell]] = {}
+    def _rows_of(self, folder: Folder) -> _Rows:
+        found: dict[str, BelowRow | str] = {}
+        listed, absent, matches = folder.listed, folder.absent, folder.wanted.matches
+        odd = False  # some name isn't UTF-8
+        before, above = None, ""
         with self._handle.index.glance() as connection:
-            for relpath, name, error, content in contents_below(connection, folder.root_id, folder.listed):
-                if folder.wanted.matches(name) and (relpath, name) not in folder.absent:
-                    place = f"{relpath}/{name}" if relpath else name
-                    found[place] = relpath, name, Cell(content, os.path.join(folder.root, place), error)
+            rows = sources_below(connection, folder.root_id)
+        for row in rows:
+            if row[0] != before:  # most rows come from the directory of the row before
+                before = row[0]
+                relpath = before if isinstance(before, str) else os.fsdecode(before)
+                wanted = relpath in listed
+                above = relpath + "/" if relpath else ""
+                odd = odd or not isinstance(before, str)
+            if not wanted:
+                continue
+            name = row[1]
+            if not isinstance(name, str):
+                name, odd = os.fsdecode(name), True
+            if matches(name) and not (absent and (relpath, name) in absent):
+                found[above + name] = row
         for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything
-            path = os.path.join(folder.root, relpath)
-            told = f"can't list the folder {path}: {error}"
-            above, name = os.path.split(relpath)
-            found[relpath] = above, name, Cell(None, path, told)
-        for place in sorted(found, key=os.fsencode):
-            sample = os.path.relpath(place, folder.inside) if folder.inside else place
-            yield Row(folder.prefix + sample, {"image": (found[place][2],)})
+            found[relpath] = f"can't list the folder {os.path.join(folder.root, relpath)}: {error}"
+        # The bytes of UTF-8 are in the order of the code points, but for those that stand for anything else.
+        odd = odd or bool(folder.failed)
+        return _Rows(folder, found, sorted(found, key=os.fsencode if odd else None))
