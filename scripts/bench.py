@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import shutil
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from bench_codec import bench_codec
 from bench_index import bench_index, bench_million
 from bench_put import bench_put
 from bench_read import bench_read
+from bench_scan import FILES, bench_scan
 
 BENCHES: dict[str, Callable[[Path], Any]] = {
     "codec": bench_codec,
@@ -23,15 +26,18 @@ BENCHES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def main(names: list[str]) -> int:
-    unknown = [name for name in names if name not in BENCHES]
-    if unknown or not names:
-        print(f"usage: scripts/bench NAME...   names: {', '.join(sorted(BENCHES))}", file=sys.stderr)
-        return 2
-    for name in names:
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("scripts/bench", description="Ratios to a reference in the same run, with spread.")
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=[*BENCHES, "scan"], help="%(choices)s")
+    parser.add_argument("--large", action="store_true", help="scan: growth to a million files as well")
+    parser.add_argument("--files", type=int, default=FILES, help="scan: how many (%(default)s)")
+    parser.add_argument("--peer", type=Path, help="scan: a checkout of mgds that has SmartDiskCache, to compare with")
+    given = parser.parse_args(arguments)
+    scan = functools.partial(bench_scan, files=given.files, large=given.large, peer=given.peer)
+    for name in given.names:
         folder = Path(tempfile.mkdtemp(prefix="casstore-bench-"))
         try:
-            BENCHES[name](folder)
+            (BENCHES | {"scan": scan})[name](folder)
         finally:
             shutil.rmtree(folder)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -143,23 +143,6 @@ def rows_of(connection: AnyConnection, directory_id: int) -> list[DirectorySourc
     ]
 
 
-class KnownSource(NamedTuple):
-    """A source as a file is compared with it, and what it holds."""
-
-    name: str
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-    usable: int
-    contents: tuple[Any, ...]
-
-    @property
-    def content(self) -> Content:
-        """What it holds, if it is usable."""
-        return Content(*self.contents)
-
-
 _in_directory = Statement(
     select(
         sources.c.name,
@@ -168,7 +151,7 @@ _in_directory = Statement(
         sources.c.st_ctime_ns,
         sources.c.st_ino,
         and_(
-            sources.c.settled == literal_column("1"),
+            sources.c.settled == literal_column("1"),  # a number in the code would be one more parameter
             sources.c.hash_id.is_not(None),
             sources.c.error.is_(None),
             sources.c.missing_since.is_(None),
@@ -181,10 +164,20 @@ _in_directory = Statement(
 )
 
 
-def sources_in(connection: AnyConnection, root_id: int, relpath: str) -> list[KnownSource]:
-    """The sources of a directory, with what they hold."""
+KnownRow = tuple[Any, ...]
+"""A file as its state is compared with it: name, size, mtime, ctime, inode, whether an equal state means equal content,
+and what that is. A plain tuple, since anything made of it takes longer than reading it."""
+
+
+def known_content(row: KnownRow) -> Content:
+    """What a file holds, if its row is usable."""
+    return Content(*row[6:])
+
+
+def sources_in(connection: AnyConnection, root_id: int, relpath: str) -> dict[str, KnownRow]:
+    """{name: row} of the files of a directory."""
     rows = _in_directory.rows(connection, (root_id, to_sql(relpath)))
-    return [KnownSource(os.fsdecode(row[0]), row[1], row[2], row[3], row[4], row[5], row[6:]) for row in rows]
+    return {row[0] if isinstance(row[0], str) else os.fsdecode(row[0]): row for row in rows}
 
 
 _below = Statement(
@@ -195,19 +188,18 @@ _below = Statement(
 )
 
 
-def contents_below(
-    connection: AnyConnection, root_id: int, wanted: Container[str]
-) -> Iterator[tuple[str, str, str | None, Content | None]]:
-    """(directory relpath, name, error, content) of the files that are there, in no order.
+BelowRow = tuple[Any, ...]
+"""Relpath of the directory, name and error of a file, and what it holds; names that aren't UTF-8 are bytes."""
 
-    Args:
-        wanted: relpaths of directories.
-    """
-    for relpath, name, error, kind, *known in _below.rows(connection, (root_id,)):
-        place = relpath if isinstance(relpath, str) else os.fsdecode(relpath)
-        if place in wanted:
-            content = None if kind is None else Content(kind, *known)
-            yield place, name if isinstance(name, str) else os.fsdecode(name), error, content
+
+def sources_below(connection: AnyConnection, root_id: int) -> list[BelowRow]:
+    """The files of a root that are there, in no order."""
+    return _below.rows(connection, (root_id,))
+
+
+def content_below(row: BelowRow) -> Content | None:
+    """What a file holds; None if it can't be read."""
+    return None if row[3] is None else Content(*row[3:])
 
 
 def digests_of(connection: Connection, source_ids: Sequence[int]) -> dict[int, bytes]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from casstore.core.handle import Handle
 from casstore.index.roots import known_roots, root_above
-from casstore.index.sources import contents_below
-from casstore.sources.inputs import Inputs, Row
+from casstore.index.sources import BelowRow, content_below, sources_below
+from casstore.sources.inputs import Cell, Inputs, Row
 from casstore.sources.links import File, Link
 from casstore.sources.rows import make_rows
 from casstore.sources.walk import Filter
@@ -77,6 +77,41 @@ class Folder:
     report: ScanReport
 
 
+class _Rows(Sequence[Row]):
+    """The rows of a folder, each made when it is asked for: making one takes longer than reading it.
+
+    Args:
+        folder: that was scanned.
+        found: {path below the root, as in the index: what is known of the file, or why a directory can't be listed}.
+        order: of the paths.
+    """
+
+    def __init__(self, folder: Folder, found: dict[str, BelowRow | str], order: list[str]) -> None:
+        self._above = folder.root.rstrip("/") + "/"
+        self._folder, self._found, self._order = folder, found, order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return tuple(map(self._row, self._order[index]))
+        return self._row(self._order[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, self._order)
+
+    def _row(self, place: str) -> Row:
+        known, folder = self._found[place], self._folder
+        if isinstance(known, str):
+            cell = Cell(None, os.path.join(folder.root, place), known)
+        else:
+            cell = Cell(content_below(known), self._above + place, known[2])
+        inside = folder.inside
+        sample = place if not inside else place[len(inside) + 1 :] if place != inside else "."
+        return Row(folder.prefix + sample, {"image": (cell,)})
+
+
 class Scan(Inputs):
     """The rows of the scanned folders, in the order of the bytes of their paths.
 
@@ -99,15 +134,13 @@ class Scan(Inputs):
         self._extensions, self._links, self._reader = extensions, links, reader
         self.report = ScanReport.of([folder.report for folder in folders])
         if len(folders) > 1:
-            self._load()  # names may stand twice, and that is to be told now
-
-    def _load(self) -> None:
-        super().__init__([row for folder in self._folders for row in self._rows_of(folder)])
+            # Names may stand twice, and that is to be told now.
+            super().__init__([row for folder in folders for row in self._rows_of(folder)])
 
     def __getattr__(self, name: str) -> object:
         if name != "_rows":
             raise AttributeError(name)
-        self._load()
+        self._rows = self._rows_of(self._folders[0])
         return self._rows
 
     def _root_of(self, folder: Folder) -> tuple[int, str]:
@@ -118,25 +151,53 @@ class Scan(Inputs):
         adopted = None if any(row.id == folder.root_id for row in roots.values()) else root_above(roots, folder.root)
         return (folder.root_id, "") if adopted is None else (adopted[0].id, adopted[1] + "/")
 
-    def _rows_of(self, folder: Folder) -> list[Row]:
-        found: dict[str, File] = {}
-        root_id, before = self._root_of(folder)
-        listed = {(before + relpath).removesuffix("/") for relpath in folder.listed} if before else folder.listed
-        with self._handle.index.glance() as connection:
-            for place, name, error, content in contents_below(connection, root_id, listed):
-                relpath = place[len(before) :]
-                if folder.wanted.matches(name) and (relpath, name) not in folder.absent:
-                    found[f"{relpath}/{name}" if relpath else name] = File(relpath, name, content, error)
-        for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything
-            told = f"can't list the folder {os.path.join(folder.root, relpath)}: {error}"
-            found[relpath] = File(*os.path.split(relpath), None, told, is_folder=True)
+    def _rows_of(self, folder: Folder) -> Sequence[Row]:
+        found = self._found_in(folder)
+        # The bytes of UTF-8 are in the order of the code points, but for those that stand for anything else.
+        plain = not folder.failed and all(isinstance(row, str) or isinstance(row[1], str) for row in found.values())
+        order = sorted(found, key=None if plain and all(map(_is_utf8, folder.listed)) else os.fsencode)
+        if not self._links:
+            return _Rows(folder, found, order)
         return make_rows(
             self._handle,
             folder.root,
             folder.inside,
             folder.prefix,
-            [found[place] for place in sorted(found, key=os.fsencode)],
+            [_file(place, found[place]) for place in order],
             extensions=self._extensions,
             links=self._links,
             reader=self._reader,
         )
+
+    def _found_in(self, folder: Folder) -> dict[str, BelowRow | str]:
+        """{path below the root: what is known of the file, or why a directory can't be listed}"""
+        found: dict[str, BelowRow | str] = {}
+        listed, absent, matches = folder.listed, folder.absent, folder.wanted.matches
+        root_id, start = self._root_of(folder)
+        before, above, wanted = None, "", False
+        with self._handle.index.glance() as connection:
+            rows = sources_below(connection, root_id)
+        for row in rows:
+            if row[0] != before:  # most rows come from the directory of the row before
+                before = row[0]
+                relpath = os.fsdecode(before)[len(start) :]
+                wanted = relpath in listed and os.fsdecode(before).startswith(start[:-1])
+                above = relpath + "/" if relpath else ""
+            if wanted:
+                name = row[1] if isinstance(row[1], str) else os.fsdecode(row[1])
+                if matches(name) and not (absent and (relpath, name) in absent):
+                    found[above + name] = row
+        for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything
+            found[relpath] = f"can't list the folder {os.path.join(folder.root, relpath)}: {error}"
+        return found
+
+
+def _is_utf8(path: str) -> bool:
+    return path.isascii() or not any("\udc80" <= character <= "\udcff" for character in path)
+
+
+def _file(place: str, known: BelowRow | str) -> File:
+    relpath, name = os.path.split(place)
+    if isinstance(known, str):
+        return File(relpath, name, None, known, is_folder=True)
+    return File(relpath, name, content_below(known), known[2])

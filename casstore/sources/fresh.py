@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import SourceNotFoundError
 from casstore.identity.digests import signed
 from casstore.index.roots import RootRow, known_roots, root_above, save_root
-from casstore.index.sources import KnownSource, SeenSource, Stat, find_source, save_sources, sources_in
+from casstore.index.sources import (
+    KnownRow,
+    SeenSource,
+    Stat,
+    find_source,
+    known_content,
+    save_sources,
+    sources_in,
+)
 from casstore.model import Content
 from casstore.sources import clock
 from casstore.sources.hashing import Found, Hasher
@@ -65,7 +75,28 @@ def what_counts(handle: Handle) -> tuple[bool, bool]:
     return handle.counts("ctime"), handle.counts("inode")
 
 
-def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> list[Cell]:
+class Cells(Sequence[Cell]):
+    """Cells, each made when it is asked for: making one takes longer than finding out what is in it.
+
+    Args:
+        places: absolute paths.
+        found: what is known of each file, or its cell.
+    """
+
+    def __init__(self, places: Sequence[str], found: Sequence[KnownRow | Cell]) -> None:
+        self._places, self._found = places, found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        found = self._found[index]
+        return found if isinstance(found, Cell) else Cell(known_content(found), self._places[index])
+
+
+def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequence[Cell]:
     """The present contents of many files, in order: one stat each, and the rows of each folder at once.
 
     What is new or changed is hashed by threads and noted, if the store can be written. Files outside all roots make
@@ -75,60 +106,79 @@ def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> list
         handle: the open store.
         paths: relative ones count from the current folder.
     """
-    cells: list[Cell | None] = [None] * len(paths)
-    folders: dict[str, dict[str, list[int]]] = {}
     places: list[str] = []
+    names: list[str] = []
+    folders: dict[str, list[int]] = {}
     for i, path in enumerate(paths):
         place = os.fspath(path)
-        if place[:1] != "/" or "/." in place or "//" in place:
+        if place[:1] != "/" or place[-1:] == "/" or "/." in place or "//" in place:
             place = os.path.abspath(place)
-        places.append(place)
         above, _, name = place.rpartition("/")
-        folders.setdefault(above or "/", {}).setdefault(name, []).append(i)
-    counted = what_counts(handle)
+        places.append(place)
+        names.append(name)
+        folders.setdefault(above or "/", []).append(i)
+    found: list[Any] = [None] * len(places)
+    changed: dict[str, dict[str, os.stat_result]] = {}
+    ctime, inode = what_counts(handle)
     with handle.index.read() as connection:
         roots = known_roots(connection)
-    changed: dict[str, dict[str, os.stat_result]] = {}
-    for folder, names in folders.items():
+    for folder, numbers in folders.items():
         known = _known(handle, roots, folder)
-        for name, numbers in names.items():
-            place = places[numbers[0]]
-            try:
-                state = os.stat(place)
-            except (OSError, ValueError) as error:
-                told = fsio.reason(error) if isinstance(error, OSError) else str(error)
-                cell = Cell(None, place, f"can't read {place}: {told}")
-            else:
-                row = known.get(name)
-                if row is None or not _unchanged(row, state, *counted):
-                    changed.setdefault(folder, {})[name] = state
+        with _opened(folder) as descriptor:
+            for i in numbers:
+                name = names[i]
+                try:
+                    state = os.stat(places[i]) if descriptor is None else os.stat(name, dir_fd=descriptor)
+                except (OSError, ValueError) as error:
+                    told = fsio.reason(error) if isinstance(error, OSError) else str(error)
+                    found[i] = Cell(None, places[i], f"can't read {places[i]}: {told}")
                     continue
-                cell = Cell(row.content, place)
-            for number in numbers:
-                cells[number] = cell
-    for seen, folder in _hashed(handle, roots, changed, ctime=counted[0]):
-        place = os.path.join(folder, seen.name)
-        for number in folders[folder][seen.name]:
-            cells[number] = Cell(seen.content, place, seen.error)
-    return [cell for cell in cells if cell is not None]
+                row = known.get(name)
+                if row is not None and _unchanged(row, state, ctime, inode):
+                    found[i] = row
+                else:
+                    changed.setdefault(folder, {})[name] = state
+    cells = {
+        (folder, seen.name): Cell(seen.content, os.path.join(folder, seen.name), seen.error)
+        for seen, folder in _hashed(handle, roots, changed, ctime=ctime)
+    }
+    for folder, some in changed.items():
+        for i in folders[folder]:
+            if names[i] in some:
+                found[i] = cells[folder, names[i]]
+    return Cells(places, found)
 
 
-def _unchanged(row: KnownSource, state: os.stat_result, ctime: bool, inode: bool) -> bool:
+def _unchanged(row: KnownRow, state: os.stat_result, ctime: bool, inode: bool) -> bool:
     return bool(
-        row.usable
-        and row.size == state.st_size
-        and row.mtime_ns == state.st_mtime_ns
-        and (not ctime or row.ctime_ns == state.st_ctime_ns)
-        and (not inode or row.inode == signed(state.st_ino))
+        row[5]
+        and row[1] == state.st_size
+        and row[2] == state.st_mtime_ns
+        and (row[3] == state.st_ctime_ns or not ctime)
+        and (row[4] == signed(state.st_ino) or not inode)
     )
 
 
-def _known(handle: Handle, roots: dict[str, RootRow], folder: str) -> dict[str, KnownSource]:
+@contextlib.contextmanager
+def _opened(folder: str) -> Iterator[int | None]:
+    """A descriptor of a folder, below which each stat walks one name, not a path; None: it can't be opened."""
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _known(handle: Handle, roots: dict[str, RootRow], folder: str) -> dict[str, KnownRow]:
     above = root_above(roots, folder)
     if above is None:
         return {}
     with handle.index.glance() as connection:
-        return {row.name: row for row in sources_in(connection, above[0].id, above[1])}
+        return sources_in(connection, above[0].id, above[1])
 
 
 def _hashed(

@@ -84,7 +84,7 @@ class Inputs(Sequence[Row]):
                     f"two rows{where} are called {row.sample!r}: {other.path} and {row.path}; "
                     "give one another name or group, or scan them apart"
                 )
-        self._rows = tuple(rows)
+        self._rows: Sequence[Row] = tuple(rows)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import mmap
 import os
 import stat
 import threading
@@ -72,7 +73,9 @@ def hash_source(path: str, probe: Probe | None = None) -> Source:
 
 class _Buffer(threading.local):
     def __init__(self) -> None:
-        self.memory = memoryview(bytearray(CHUNK))
+        # At the beginning of a page: some processors copy at an eighth of the speed to 1 to 31 bytes behind it, where
+        # a bytearray usually lies.
+        self.memory = memoryview(mmap.mmap(-1, CHUNK))
 
 
 _buffer = _Buffer()

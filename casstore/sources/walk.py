@@ -48,7 +48,7 @@ class Filter:
 
     def matches(self, name: str) -> bool:
         """Whether a file of this name is looked for."""
-        return _matcher(self.endings)(name) and not name.startswith(".")
+        return name.lower().endswith(self.endings) and not name.startswith(".")
 
 
 @dataclass(slots=True)
