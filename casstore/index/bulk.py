@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ClauseElement, Connection, LargeBinary, Table, bindparam, or_, select
+from sqlalchemy import ClauseElement, Connection, Integer, LargeBinary, Table, bindparam, or_, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 
@@ -50,18 +50,21 @@ class Statement:
 
 
 class ByDigest:
-    """A query for rows whose digest is in a list, for lists of any length.
+    """A query for rows whose digest, or id, is in a list, for lists of any length.
 
     Args:
         build: build(parameters) -> the query with these in its list.
+        type_: of the list's members.
     """
 
-    def __init__(self, build: Callable[[list[Any]], ClauseElement]) -> None:
-        self._build = build
+    def __init__(
+        self, build: Callable[[list[Any]], ClauseElement], type_: type[LargeBinary | Integer] = LargeBinary
+    ) -> None:
+        self._build, self._type = build, type_
         self._statements: dict[int, Statement] = {}
 
-    def rows(self, connection: AnyConnection, digests: Sequence[bytes]) -> list[Row]:
-        """The rows for these digests, in no order."""
+    def rows(self, connection: AnyConnection, digests: Sequence[Any]) -> list[Row]:
+        """The rows for these digests or ids, in no order."""
         if len(digests) == 1:
             return self.of(1).rows(connection, digests)
         found: list[Row] = []
@@ -75,7 +78,7 @@ class ByDigest:
         """The statement for lists of this many."""
         statement = self._statements.get(size)
         if statement is None:
-            parameters = [bindparam(f"d{i}", type_=LargeBinary) for i in range(size)]
+            parameters = [bindparam(f"d{i}", type_=self._type) for i in range(size)]
             statement = self._statements[size] = Statement(self._build(parameters))
         return statement
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Integer, and_, bindparam, literal_column, null, select, update
+from sqlalchemy import Connection, Integer, and_, bindparam, literal_column, not_, null, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import signed
-from casstore.index.bulk import AnyConnection, Statement, chunks, now_ms, storable
+from casstore.index.bulk import AnyConnection, ByDigest, Statement, chunks, now_ms, storable
 from casstore.index.directories import remove_prints, save_directories
 from casstore.index.roots import known_roots, root_above
 from casstore.index.tables import FileName, directories, hashes, source_contents, sources, to_sql
@@ -94,31 +94,31 @@ def _source(row: Sequence[object]) -> SourceRow:
     return SourceRow(Stat(size, mtime, ctime, inode), bool(settled), bool(missing), error, found)  # type: ignore[arg-type]
 
 
-_of_directory = Statement(
-    select(
-        sources.c.name,
-        sources.c.st_size,
-        sources.c.st_mtime_ns,
-        sources.c.st_ctime_ns,
-        sources.c.st_ino,
-        sources.c.settled,
-        sources.c.missing_since.is_not(None),
-        sources.c.error.is_not(None),
-        sources.c.hash_id,
-        sources.c.id,
-    ).where(sources.c.directory_id == bindparam("directory"))
+# Whether an equal state means equal content. (A number in the code would be one more parameter.)
+_usable = and_(
+    sources.c.settled == literal_column("1"),
+    sources.c.hash_id.is_not(None),
+    sources.c.error.is_(None),
+    sources.c.missing_since.is_(None),
 )
+_state = (sources.c.name, sources.c.st_size, sources.c.st_mtime_ns, sources.c.st_ctime_ns, sources.c.st_ino)
+_usable_in = Statement(
+    select(*_state, sources.c.hash_id, sources.c.id).where(sources.c.directory_id == bindparam("directory"), _usable)
+)
+_rest = select(sources.c.name, sources.c.missing_since.is_not(None), sources.c.error.is_not(None), sources.c.hash_id)
+_rest = _rest.add_columns(sources.c.id).where(sources.c.directory_id == bindparam("directory"))
+_all_in = Statement(_rest)
+_others_in = Statement(_rest.where(not_(_usable)))
+
+UsableRow = tuple[Any, ...]
+"""A file that is unchanged if its state is: name, size, mtime, ctime, inode, row ids of its content and of itself. A
+plain tuple, since anything made of it takes longer than reading it."""
 
 
-class DirectorySource(NamedTuple):
-    """A source as a scan compares it with its directory's listing."""
+class SourceName(NamedTuple):
+    """A source without its state."""
 
     name: str
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-    settled: int
     missing: int
     failed: int
     hash_id: int | None
@@ -129,55 +129,38 @@ class DirectorySource(NamedTuple):
         """Whether it is there, and its content is known."""
         return not self.missing and not self.failed and self.hash_id is not None
 
-    @property
-    def usable(self) -> bool:
-        """Whether an equal state means equal content."""
-        return self.settled == 1 and self.served
+
+def usable_in(connection: AnyConnection, directory_id: int) -> dict[str, UsableRow]:
+    """{name: row} of the sources of a directory that are unchanged if their state is."""
+    rows = _usable_in.rows(connection, (directory_id,))
+    return {row[0] if isinstance(row[0], str) else os.fsdecode(row[0]): row for row in rows}
 
 
-def rows_of(connection: AnyConnection, directory_id: int) -> list[DirectorySource]:
-    """The sources of a directory."""
-    return [
-        DirectorySource(*row) if isinstance(row[0], str) else DirectorySource(os.fsdecode(row[0]), *row[1:])
-        for row in _of_directory.rows(connection, (directory_id,))
-    ]
+def names_in(connection: AnyConnection, directory_id: int, *, unusable: bool = False) -> list[SourceName]:
+    """The sources of a directory; `unusable`: only those that aren't in `usable_in`."""
+    rows = (_others_in if unusable else _all_in).rows(connection, (directory_id,))
+    return [SourceName(os.fsdecode(row[0]), *row[1:]) for row in rows]
 
 
-_in_directory = Statement(
-    select(
-        sources.c.name,
-        sources.c.st_size,
-        sources.c.st_mtime_ns,
-        sources.c.st_ctime_ns,
-        sources.c.st_ino,
-        and_(
-            sources.c.settled == literal_column("1"),  # a number in the code would be one more parameter
-            sources.c.hash_id.is_not(None),
-            sources.c.error.is_(None),
-            sources.c.missing_since.is_(None),
-        ),
-        *_CONTENT,
-    )
+_usable_at = Statement(
+    select(*_state, sources.c.hash_id)
     .join_from(directories, sources, directories.c.id == sources.c.directory_id)
-    .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
-    .where(directories.c.root_id == bindparam("root"), directories.c.relpath == bindparam("relpath"))
+    .where(directories.c.root_id == bindparam("root"), directories.c.relpath == bindparam("relpath"), _usable)
 )
 
 
-KnownRow = tuple[Any, ...]
-"""A file as its state is compared with it: name, size, mtime, ctime, inode, whether an equal state means equal content,
-and what that is. A plain tuple, since anything made of it takes longer than reading it."""
-
-
-def known_content(row: KnownRow) -> Content:
-    """What a file holds, if its row is usable."""
-    return Content(*row[6:])
-
-
-def sources_in(connection: AnyConnection, root_id: int, relpath: str) -> dict[str, KnownRow]:
-    """{name: row} of the files of a directory."""
-    rows = _in_directory.rows(connection, (root_id, to_sql(relpath)))
+def usable_at(connection: AnyConnection, root_id: int, relpath: str) -> dict[str, UsableRow]:
+    """As `usable_in`, for a directory of a root; the rows have no id of their own."""
+    rows = _usable_at.rows(connection, (root_id, to_sql(relpath)))
     return {row[0] if isinstance(row[0], str) else os.fsdecode(row[0]): row for row in rows}
+
+
+_by_id = ByDigest(lambda ids: select(hashes.c.id, *_CONTENT).where(hashes.c.id.in_(ids)), Integer)
+
+
+def contents_by_id(connection: AnyConnection, ids: Iterable[int]) -> dict[int, Content]:
+    """{row id: content}"""
+    return {row[0]: Content(*row[1:]) for row in _by_id.rows(connection, sorted(set(ids)))}
 
 
 _below = Statement(

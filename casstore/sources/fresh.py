@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,13 +14,13 @@ from casstore.errors import SourceNotFoundError
 from casstore.identity.digests import signed
 from casstore.index.roots import RootRow, known_roots, root_above, save_root
 from casstore.index.sources import (
-    KnownRow,
     SeenSource,
     Stat,
+    UsableRow,
+    contents_by_id,
     find_source,
-    known_content,
     save_sources,
-    sources_in,
+    usable_at,
 )
 from casstore.model import Content
 from casstore.sources import clock
@@ -76,15 +77,21 @@ def what_counts(handle: Handle) -> tuple[bool, bool]:
 
 
 class Cells(Sequence[Cell]):
-    """Cells, each made when it is asked for: making one takes longer than finding out what is in it.
+    """Cells, made when they are asked for: making them takes longer than finding out what is in them.
 
     Args:
+        handle: the open store.
         places: absolute paths.
-        found: what is known of each file, or its cell.
+        found: the row id of each content, or a cell.
     """
 
-    def __init__(self, places: Sequence[str], found: Sequence[KnownRow | Cell]) -> None:
-        self._places, self._found = places, found
+    def __init__(self, handle: Handle, places: Sequence[str], found: Sequence[int | Cell]) -> None:
+        self._handle, self._places, self._found = handle, places, found
+
+    @functools.cached_property
+    def _contents(self) -> dict[int, Content]:
+        with self._handle.index.glance() as connection:
+            return contents_by_id(connection, (each for each in self._found if isinstance(each, int)))
 
     def __len__(self) -> int:
         return len(self._found)
@@ -93,7 +100,7 @@ class Cells(Sequence[Cell]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         found = self._found[index]
-        return found if isinstance(found, Cell) else Cell(known_content(found), self._places[index])
+        return found if isinstance(found, Cell) else Cell(self._contents[found], self._places[index])
 
 
 def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequence[Cell]:
@@ -135,7 +142,7 @@ def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequ
                     continue
                 row = known.get(name)
                 if row is not None and _unchanged(row, state, ctime, inode):
-                    found[i] = row
+                    found[i] = row[5]
                 else:
                     changed.setdefault(folder, {})[name] = state
     cells = {
@@ -146,13 +153,12 @@ def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequ
         for i in folders[folder]:
             if names[i] in some:
                 found[i] = cells[folder, names[i]]
-    return Cells(places, found)
+    return Cells(handle, places, found)
 
 
-def _unchanged(row: KnownRow, state: os.stat_result, ctime: bool, inode: bool) -> bool:
+def _unchanged(row: UsableRow, state: os.stat_result, ctime: bool, inode: bool) -> bool:
     return bool(
-        row[5]
-        and row[1] == state.st_size
+        row[1] == state.st_size
         and row[2] == state.st_mtime_ns
         and (row[3] == state.st_ctime_ns or not ctime)
         and (row[4] == signed(state.st_ino) or not inode)
@@ -173,12 +179,12 @@ def _opened(folder: str) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _known(handle: Handle, roots: dict[str, RootRow], folder: str) -> dict[str, KnownRow]:
+def _known(handle: Handle, roots: dict[str, RootRow], folder: str) -> dict[str, UsableRow]:
     above = root_above(roots, folder)
     if above is None:
         return {}
     with handle.index.glance() as connection:
-        return sources_in(connection, above[0].id, above[1])
+        return usable_at(connection, above[0].id, above[1])
 
 
 def _hashed(

@@ -12,7 +12,7 @@ from casstore.errors import StorePermissionError, UsageError
 from casstore.identity.digests import signed
 from casstore.index.directories import all_directories
 from casstore.index.roots import RootRow, count_sources, forget_mounts, known_roots, move_root, note_root
-from casstore.index.sources import mark_missing, rows_of
+from casstore.index.sources import mark_missing, names_in
 from casstore.model import ConfirmReport, Root
 from casstore.sources.losses import is_there
 
@@ -108,7 +108,7 @@ def _gone(handle: Handle, root: RootRow) -> Iterator[int]:
                 f"can't list {place}: {fsio.reason(error)}; what is in it can't be told, so nothing was changed"
             ) from error
         with handle.index.glance() as connection:
-            yield from (row.id for row in rows_of(connection, id_) if not row.missing and row.name not in names)
+            yield from (row.id for row in names_in(connection, id_) if not row.missing and row.name not in names)
 
 
 def _named(known: dict[str, RootRow], name: str) -> RootRow:

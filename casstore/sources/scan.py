@@ -10,8 +10,9 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from casstore import fsio
 from casstore.core.directory import is_store
@@ -27,7 +28,16 @@ from casstore.index.directories import (
     save_prints,
 )
 from casstore.index.roots import RootRow, known_roots, note_root, root_above, save_root
-from casstore.index.sources import DirectorySource, SeenSource, digests_of, mark_missing, rows_of, save_sources
+from casstore.index.sources import (
+    SeenSource,
+    SourceName,
+    UsableRow,
+    digests_of,
+    mark_missing,
+    names_in,
+    save_sources,
+    usable_in,
+)
 from casstore.model import Content
 from casstore.sources import clock
 from casstore.sources.captions import caption_cells, check_reader, text_endings
@@ -38,6 +48,9 @@ from casstore.sources.links import Link, endings
 from casstore.sources.losses import elsewhere, is_there, suspicious, too_many, unavailable
 from casstore.sources.read import Probe
 from casstore.sources.walk import Filter, Listing, Walk
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 COMMIT_FILES = 4096  # what was hashed is committed at least this often, so that a stop keeps it
 COMMIT_SECONDS = 2.0
@@ -138,10 +151,11 @@ class _FolderScan:
                     self._collect(self.hasher.collect())
                 while found := self.hasher.wait():
                     self._collect(found)
-            finally:
+            except BaseException:
                 # Whatever ended it: what was hashed by now is kept.
                 self._take_in(self.hasher.stop())
                 self._save()
+                raise
         caption_cells(self.handle, self.captions, options.reader)  # so that nobody has to open these again
         missing, warning = self._end()
         report = ScanReport(
@@ -219,7 +233,7 @@ class _FolderScan:
         if row is None:
             return frozenset()
         with self.handle.index.glance() as connection:
-            return frozenset(source.name for source in rows_of(connection, row.id) if source.served)
+            return frozenset(source.name for source in names_in(connection, row.id) if source.served)
 
     @functools.cached_property
     def _below(self) -> dict[str, list[str]]:
@@ -241,41 +255,79 @@ class _FolderScan:
             if (seen.mtime_ns, seen.inode) != self._state_of(listing):
                 self._finish(listing, whole=True)
             return
-        rows = self._rows(known)
+        usable, others = self._rows(known)
+        self.known += len(usable)
+        counted = self.wanted.ctime and self.wanted.inode
         states = listing.states
         todo: dict[str, tuple[int, ...]] = {}
-        for i, name in enumerate(listing.names):
-            row = rows.pop(name, None)
-            state = tuple(states[4 * i : 4 * i + 4])
+        for name, state in zip(listing.names, zip(*(states[i::4] for i in range(4)), strict=True), strict=True):
+            row = usable.pop(name, None)
             if row is not None:
-                self.known += not row.missing
-                if row.usable and self._state(row) == state and not self.options.rehash:
+                noted = row[1:5] if counted else self._counted(*row[1:5])
+                if noted == state and not self.options.rehash:
                     continue
-                self.before[listing.relpath, name] = None if row.missing else row.hash_id
+                self.before[listing.relpath, name] = row[5]
             todo[name] = state
-        self._submit(listing, rows.values(), todo, whole=True)
+        lost = [(name, row[6]) for name, row in usable.items()]
+        self._submit(listing, lost, others, todo, whole=True)
 
     def _compare_names(self, listing: Listing) -> None:
         """As `_compare`, for a directory whose known files aren't looked at."""
         self.files += len(listing.names)
-        rows = self._rows(self._known(listing))
+        known = self._known(listing)
+        rows: dict[str, SourceName] = {}
+        if known is not None:
+            with self.handle.index.glance() as connection:
+                rows = {row.name: row for row in names_in(connection, known.id)}
+        served = {name: row.id for name, row in rows.items() if row.served}
+        others = {name: row for name, row in rows.items() if not row.served}
+        self.known += len(served)
         todo: dict[str, tuple[int, ...]] = {}
         for i, name in enumerate(listing.names):
-            row = rows.pop(name, None)
-            self.known += row is not None and not row.missing
-            if row is None or not row.served:
+            if served.pop(name, None) is None:
                 todo[name] = tuple(listing.states[4 * i : 4 * i + 4])
-        self._submit(listing, rows.values(), todo, whole=False)
+        self._submit(listing, list(served.items()), others, todo, whole=False)
+
+    def _rows(self, known: DirectoryRow | None) -> tuple[dict[str, UsableRow], dict[str, SourceName]]:
+        """The sources of a directory: those that are unchanged if their state is, and the others."""
+        if known is None:
+            return {}, {}
+        with self.handle.index.glance() as connection:
+            usable = usable_in(connection, known.id)
+            others = names_in(connection, known.id, unusable=True)
+        return usable, {row.name: row for row in others}
 
     def _submit(
-        self, listing: Listing, lost: Iterable[DirectorySource], todo: dict[str, tuple[int, ...]], *, whole: bool
+        self,
+        listing: Listing,
+        lost: list[tuple[str, int]],
+        others: dict[str, SourceName],
+        todo: dict[str, tuple[int, ...]],
+        *,
+        whole: bool,
     ) -> None:
+        """Have what is new or changed in a directory hashed, and note what has gone.
+
+        Args:
+            listing: of the directory.
+            lost: (name, row id) of sources that it lacks.
+            others: the sources that have to be hashed again in any case, if they are there.
+            todo: {name: state} of the files to hash.
+            whole: whether all that isn't to be hashed was looked at.
+        """
         relpath = listing.relpath
-        gone = [row for row in lost if not row.missing and self.wanted.matches(row.name)]
+        for name, row in others.items():
+            if not row.missing:
+                self.known += 1
+                if name in todo:
+                    self.before[relpath, name] = row.hash_id
+                else:
+                    lost.append((name, row.id))
+        gone = [(name, id_) for name, id_ in lost if self.wanted.matches(name)]
+        self.known += len(gone) - len(lost)  # what isn't looked for isn't missed
         if gone:
-            self.known += len(gone)
-            self.gone[relpath] = [row.id for row in gone]
-            self.absent |= {(relpath, row.name) for row in gone}
+            self.gone[relpath] = [id_ for _, id_ in gone]
+            self.absent |= {(relpath, name) for name, _ in gone}
         if not todo:
             self._finish(listing, whole=whole)
             return
@@ -296,14 +348,9 @@ class _FolderScan:
                 self.foreign.append(relpath)
         return row
 
-    def _rows(self, known: DirectoryRow | None) -> dict[str, DirectorySource]:
-        if known is None:
-            return {}
-        with self.handle.index.glance() as connection:
-            return {row.name: row for row in rows_of(connection, known.id)}
-
-    def _state(self, row: DirectorySource) -> tuple[int, ...]:
-        return row.size, row.mtime_ns, row.ctime_ns * self.wanted.ctime, row.inode * self.wanted.inode
+    def _counted(self, size: int, mtime_ns: int, ctime_ns: int, inode: int) -> tuple[int, ...]:
+        """A state with 0 for what doesn't count."""
+        return size, mtime_ns, ctime_ns * self.wanted.ctime, inode * self.wanted.inode
 
     def _state_of(self, listing: Listing) -> tuple[int | None, int | None]:
         """mtime and inode of a directory, unless another name may come within the same tick."""
@@ -336,21 +383,22 @@ class _FolderScan:
                 self.hashed += 1
                 if self.texts and seen.name.lower().endswith(self.texts):
                     self.captions.append((os.path.join(self.root.path, seen.relpath, seen.name), seen.content))
-            state = (seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
-            kept = tuple(
-                n * counts for n, counts in zip(state, (1, 1, self.wanted.ctime, self.wanted.inode), strict=True)
-            )
+            kept = self._counted(seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
             work.whole = work.whole and seen.settled and seen.content is not None and kept == work.states[seen.name]
             if not work.left:
                 self._finish(work.listing, whole=work.whole)
                 del self.working[seen.relpath]
 
     def _save(self) -> None:
+        if self.seen or self.prints or self.places:
+            with self.handle.index.write() as connection:
+                self._write(connection)
+
+    def _write(self, connection: Connection) -> None:
+        """Write what was found so far, and count it."""
         seen, prints, places = self.seen, self.prints, self.places
-        if not (seen or prints or places):
-            return
-        with self.handle.index.write() as connection:
-            contents = save_sources(connection, self.root.id, seen)
+        contents = save_sources(connection, self.root.id, seen)
+        if prints or places:
             ids = save_directories(connection, self.root.id, {*prints, *places})
             place_directories(connection, [(ids[relpath], fs_id) for relpath, fs_id in places.items()])
             save_prints(connection, str(self.wanted), [(ids[relpath], each) for relpath, each in prints.items()])
@@ -366,26 +414,24 @@ class _FolderScan:
         self.saved_at = time.monotonic()
 
     def _end(self) -> tuple[int, str | None]:
-        """Mark what has gone, unless that is doubtful; (number of files, why it wasn't done)."""
+        """Write the rest, and mark what has gone, unless that is doubtful; (number of files, why it wasn't done)."""
         self._find_vanished()
         gone = [id_ for relpath, ids in self.gone.items() if not self._is_foreign(relpath) for id_ in ids]
-        lost = 0
-        if gone:
-            with self.handle.index.read() as connection:
-                held = Counter(digests_of(connection, gone).values())
-            lost = len(gone) - (held & self.fresh).total()  # what has moved isn't lost
         state = self.root.state if self.inside else "whole"
         found_at: tuple[str | None, int | None] = self.found_at
         warning = None
-        if not self.available:
-            state, found_at = "unavailable", (self.root.fs_id, self.root.inode)
-            warning = unavailable(self.root)
-        elif too_many(lost, self.known):
-            state, warning = "suspicious", suspicious(self.root, lost, self.known)
-        elif self.foreign:
-            warning = elsewhere(self.root, self.foreign)
-        marking = self.available and state != "suspicious"
         with self.handle.index.write() as connection:
+            self._write(connection)
+            # What has moved isn't lost.
+            lost = len(gone) - (Counter(digests_of(connection, gone).values()) & self.fresh).total()
+            if not self.available:
+                state, found_at = "unavailable", (self.root.fs_id, self.root.inode)
+                warning = unavailable(self.root)
+            elif too_many(lost, self.known):
+                state, warning = "suspicious", suspicious(self.root, lost, self.known)
+            elif self.foreign:
+                warning = elsewhere(self.root, self.foreign)
+            marking = self.available and state != "suspicious"
             if marking and gone:
                 mark_missing(connection, gone)
                 kept = {relpath: each for relpath, each in self.held.items() if not self._is_foreign(relpath)}
@@ -405,7 +451,7 @@ class _FolderScan:
             if relpath in walk.listed or place not in walk.listed:
                 continue
             with self.handle.index.glance() as connection:
-                rows = rows_of(connection, row.id)
+                rows = names_in(connection, row.id)
             gone = [each.id for each in rows if not each.missing and self.wanted.matches(each.name)]
             if gone:
                 self.gone[relpath] = gone
