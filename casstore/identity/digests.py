@@ -40,7 +40,12 @@ def text_digest(text: str) -> bytes:
 
 def json_digest(context: str, value: Any, what: str = "value") -> bytes:
     """The digest (32 bytes) of a value's canonical JSON in the given derive-key context."""
-    return blake3(canonical(value, what).encode(), derive_key_context=context).digest()
+    return canonical_digest(context, canonical(value, what))
+
+
+def canonical_digest(context: str, text: str) -> bytes:
+    """The digest (32 bytes) of a text that is canonical JSON already, in the given derive-key context."""
+    return blake3(text.encode(), derive_key_context=context).digest()
 
 
 def plain_digest(text: str) -> bytes:

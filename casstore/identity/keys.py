@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from casstore.errors import SourceNotFoundError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.canonical import canonical
 from casstore.identity.contents import FilePath, content_of_value, text_content
-from casstore.identity.digests import COMPOSITE_CONTEXT, KEY_CONTEXT, file_digest, json_digest
+from casstore.identity.digests import COMPOSITE_CONTEXT, KEY_CONTEXT, canonical_digest, file_digest, json_digest
 from casstore.identity.recipes import Recipe
 from casstore.model import Content, Member
 
@@ -49,16 +50,12 @@ class Key:
         members = tuple(sorted(self.members, key=lambda member: member[:2]))
         object.__setattr__(self, "members", members)
         object.__setattr__(self, "inputs", composite(members) if members else self.primary)
-        parts = [
-            self.primary.kind,
-            self.primary.digest.hex(),
-            self.inputs.digest.hex(),
-            self.recipe.digest.hex(),
-            self.resolution,
-            self.variation,
-            self.params,
-        ]
-        object.__setattr__(self, "digest", json_digest(KEY_CONTEXT, parts))
+        # The canonical JSON of these in a list. Put together by hand, since a plan makes very many keys.
+        text = (
+            f'[{_json(self.primary.kind)},"{self.primary.digest.hex()}","{self.inputs.digest.hex()}",'
+            f'"{self.recipe.digest.hex()}",{_json(self.resolution)},{_json(self.variation)},{_json(self.params)}]'
+        )
+        object.__setattr__(self, "digest", canonical_digest(KEY_CONTEXT, text))
 
     @classmethod
     def content(
@@ -177,6 +174,11 @@ def _read(path: str) -> Content:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         raise SourceNotFoundError(f"can't read {path!r}: {error}") from error
     return Content("file", file_digest(data), len(data))
+
+
+@functools.lru_cache(maxsize=4096)
+def _json(value: str | int) -> str:
+    return canonical(value)
 
 
 def composite(members: Sequence[Member]) -> Content:
