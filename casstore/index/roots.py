@@ -37,6 +37,11 @@ def known_roots(connection: Connection) -> dict[str, RootRow]:
     return {row.path: RootRow(*row) for row in rows}
 
 
+def is_root(connection: Connection, root_id: int) -> bool:
+    """Whether this row id is still that of a root: one above may have taken it in."""
+    return connection.execute(select(roots.c.id).where(roots.c.id == root_id)).scalar() is not None
+
+
 def root_above(known: dict[str, RootRow], folder: str) -> tuple[RootRow, str] | None:
     """The deepest root at or above a folder, and the folder's path below it ("" for the root itself)."""
     place = folder

@@ -141,7 +141,13 @@ def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequ
                     found[i] = Cell(None, places[i], f"can't read {places[i]}: {told}")
                     continue
                 row = known.get(name)
-                if row is not None and _unchanged(row, state, ctime, inode):
+                if (
+                    row is not None
+                    and row[1] == state.st_size
+                    and row[2] == state.st_mtime_ns
+                    and (row[3] == state.st_ctime_ns or not ctime)
+                    and (row[4] == state.st_ino or not inode or row[4] == signed(state.st_ino))
+                ):
                     found[i] = row[5]
                 else:
                     changed.setdefault(folder, {})[name] = state
@@ -154,15 +160,6 @@ def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequ
             if names[i] in some:
                 found[i] = cells[folder, names[i]]
     return Cells(handle, places, found)
-
-
-def _unchanged(row: UsableRow, state: os.stat_result, ctime: bool, inode: bool) -> bool:
-    return bool(
-        row[1] == state.st_size
-        and row[2] == state.st_mtime_ns
-        and (row[3] == state.st_ctime_ns or not ctime)
-        and (row[4] == signed(state.st_ino) or not inode)
-    )
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ unchanged; what isn't is hashed in threads (hashing.py) while the walk goes on, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -27,7 +28,7 @@ from casstore.index.directories import (
     save_directories,
     save_prints,
 )
-from casstore.index.roots import RootRow, known_roots, note_root, root_above, save_root
+from casstore.index.roots import RootRow, is_root, known_roots, note_root, root_above, save_root
 from casstore.index.sources import (
     SeenSource,
     SourceName,
@@ -87,8 +88,22 @@ def scan(handle: Handle, folders: Sequence[str], options: Options) -> Scan:
     beside = endings(options.links)  # and with them, whether they can be meant
     wanted = Filter((*options.extensions, *sorted(beside)), options.ctime, options.inode)
     texts = text_endings(options.links)
-    found = [_FolderScan(handle, place, wanted, texts, options).run(several=len(places) > 1) for place in places]
+    found = [_scan_folder(handle, place, wanted, texts, options, several=len(places) > 1) for place in places]
     return Scan(handle, found, options.extensions, options.links, options.reader)
+
+
+class _Adopted(Exception):
+    """Somebody scanned a folder above meanwhile, whose root has taken this one in."""
+
+
+def _scan_folder(
+    handle: Handle, place: str, wanted: Filter, texts: tuple[str, ...], options: Options, *, several: bool
+) -> Folder:
+    while True:
+        try:
+            return _FolderScan(handle, place, wanted, texts, options).run(several=several)
+        except _Adopted:
+            continue  # roots only grow, so this ends; what was written is known to the new root
 
 
 @dataclass(slots=True)
@@ -151,12 +166,13 @@ class _FolderScan:
                     self._collect(self.hasher.collect())
                 while found := self.hasher.wait():
                     self._collect(found)
+                caption_cells(self.handle, self.captions, options.reader)  # so that nobody has to open these again
             except BaseException:
                 # Whatever ended it: what was hashed by now is kept.
                 self._take_in(self.hasher.stop())
-                self._save()
+                with contextlib.suppress(_Adopted):
+                    self._save()
                 raise
-        caption_cells(self.handle, self.captions, options.reader)  # so that nobody has to open these again
         missing, warning = self._end()
         report = ScanReport(
             files=self.files,
@@ -396,6 +412,8 @@ class _FolderScan:
 
     def _write(self, connection: Connection) -> None:
         """Write what was found so far, and count it."""
+        if not is_root(connection, self.root.id):
+            raise _Adopted
         seen, prints, places = self.seen, self.prints, self.places
         contents = save_sources(connection, self.root.id, seen)
         if prints or places:

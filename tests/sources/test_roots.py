@@ -62,6 +62,37 @@ def test_a_root_above_known_ones_adopts_them(
     assert states(store) == {"data": ("whole", 8, 1)}
 
 
+def test_a_root_may_be_adopted_while_it_is_scanned(store: casstore.Store, tmp_path: Path) -> None:
+    """Another process scans the folder above meanwhile: the scan goes on below the new root, and all rows are there."""
+    data = fill(tmp_path / "data" / "one", 40)
+    fill(tmp_path / "data" / "two")
+    others = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not others:
+            with casstore.open(store.path) as other:
+                others.append(other.scan(tmp_path / "data").report.files)
+
+    inputs = store.scan(data, progress=meanwhile)
+    assert others == [43]
+    assert [row.sample for row in inputs] == [f"{number:04}.png" for number in range(40)]
+    assert states(store) == {"data": ("whole", 43, 0)}
+    assert store.verify(deep=True).damaged == 0
+
+
+def test_a_stop_while_a_root_is_adopted_is_a_stop(store: casstore.Store, tmp_path: Path) -> None:
+    """Ctrl-C ends the scan, and doesn't begin it anew below the other root."""
+    data = fill(tmp_path / "data" / "one", 40)
+
+    def meanwhile(done: int, total: int) -> None:
+        with casstore.open(store.path) as other:
+            other.scan(tmp_path / "data")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.scan(data, progress=meanwhile)
+
+
 def test_adoption_keeps_what_files_held_before(store: casstore.Store, tmp_path: Path) -> None:
     """Old contents and misses belong to files, whichever root these belong to."""
     data = fill(tmp_path / "data" / "one")
