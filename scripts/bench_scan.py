@@ -25,7 +25,7 @@ from timing import ratios, spread
 
 import casstore
 from casstore.build.plan import key_of
-from casstore.index.sources import _below
+from casstore.index.sources import _in_root
 from casstore.sources import hashing
 from casstore.sources.fresh import contents_of
 from casstore.sources.read import hash_source
@@ -220,7 +220,7 @@ def child_rows(store: str, top: str) -> tuple[list[float], list[float]]:
 
         def reference(_: int) -> float:
             began = time.perf_counter()
-            rows = raw.execute(_below.sql, (root,)).fetchall()
+            rows = raw.execute(_in_root.sql, (root,)).fetchall()
             seconds = time.perf_counter() - began
             assert rows
             return seconds

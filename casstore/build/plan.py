@@ -234,7 +234,7 @@ def _params_of(row: Row, params: Any) -> str:
 def _sizeless(cells: Cells) -> Miss:
     primary = next(iter(cells.values()))
     if kind_of(primary.content, primary.path) == "file":
-        advice = "give HEIGHTxWIDTH, or none, or scan with a probe"
+        advice = "give HEIGHTxWIDTH, or none, or scan with a probe (and rehash=True, if they were scanned before)"
         return Miss("failed", f"its size isn't known, so no resolution can be chosen; {advice}")
     note = primary.content.note if primary.content is not None else None
     return Miss("failed", note or "its header wasn't looked at")

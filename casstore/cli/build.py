@@ -81,7 +81,8 @@ def build_command(
     with open_store(place) as store:
         loaded = load_encoder(encoder)
         started = time.monotonic()
-        inputs, scanned = _inputs(store, folders, scanning)
+        options = {"--link": links, "--extensions": extensions, "--probe": probe, "--trust": trust, "--rehash": rehash}
+        inputs, scanned = _inputs(store, folders, scanning, [name for name, given in options.items() if given])
         plan = store.plan(inputs, loaded.recipe, role=roles or None, resolution=wanted, params=told)
         for warning in scanned.warnings if scanned is not None else ():
             note(f"warning  {warning}")
@@ -136,8 +137,13 @@ def _scanning(
     return found
 
 
-def _inputs(store: Store, places: Sequence[str], scanning: dict[str, Any]) -> tuple[Inputs, ScanReport | None]:
-    """The rows of all folders, which are scanned together, and of all tables; and what the scan did."""
+def _inputs(
+    store: Store, places: Sequence[str], scanning: dict[str, Any], given: Sequence[str]
+) -> tuple[Inputs, ScanReport | None]:
+    """The rows of all folders, which are scanned together, and of all tables; and what the scan did.
+
+    `given` are options for folders, which mean nothing to tables.
+    """
     tables = [place for place in places if place.lower().endswith(TABLES) and not os.path.isdir(place)]
     folders = [place for place in places if place not in tables]
     rows: list[Inputs] = []
@@ -146,7 +152,10 @@ def _inputs(store: Store, places: Sequence[str], scanning: dict[str, Any]) -> tu
         with shown(None, 1, what="scan") as progress:
             scan = store.scan(*folders, **scanning, progress=progress)
         rows, report = [scan], scan.report
-    rows += [store.inputs(table) for table in tables]
+    elif given:
+        raise UsageError(f"a table says itself what belongs to a row; {', '.join(given)} is for folders only")
+    reader = {"reader": scanning["reader"]} if "reader" in scanning else {}
+    rows += [store.inputs(table, **reader) for table in tables]
     return rows[0] if len(rows) == 1 else Inputs([row for part in rows for row in part]), report
 
 

@@ -37,6 +37,11 @@ def known_roots(connection: Connection) -> dict[str, RootRow]:
     return {row.path: RootRow(*row) for row in rows}
 
 
+def is_in(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 def is_root(connection: Connection, root_id: int) -> bool:
     """Whether this row id is still that of a root: one above may have taken it in."""
     return connection.execute(select(roots.c.id).where(roots.c.id == root_id)).scalar() is not None
@@ -72,6 +77,17 @@ def save_root(connection: Connection, path: str, fs_id: str | None = None, inode
         if row.path.startswith(below):
             _adopt(connection, id_, row, row.path[len(below) :])
     return id_
+
+
+def root_for(
+    connection: Connection, path: str, fs_id: str | None = None, inode: int | None = None
+) -> tuple[RootRow, str]:
+    """The root that a folder belongs to, and the folder's path below it; if it is in none, it becomes one."""
+    above = root_above(known_roots(connection), path)
+    if above is None:
+        save_root(connection, path, fs_id, inode)
+        above = known_roots(connection)[path], ""
+    return above
 
 
 def _adopt(connection: Connection, root_id: int, child: RootRow, relpath: str) -> None:

@@ -74,7 +74,7 @@ CREATE TABLE value_sets (
 CREATE TABLE directories (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     root_id INTEGER NOT NULL,
-    relpath ANY NOT NULL, fs_id TEXT, listed_at INTEGER,
+    relpath ANY NOT NULL, fs_id TEXT, listed_at INTEGER, changes INTEGER DEFAULT 0 NOT NULL,
     CONSTRAINT uq_directories UNIQUE (root_id, relpath),
     CONSTRAINT fk_directories_root_id FOREIGN KEY(root_id) REFERENCES roots (id) ON DELETE RESTRICT
 ) STRICT;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Integer, and_, bindparam, literal_column, not_, null, select, update
@@ -12,7 +12,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import signed
 from casstore.index.bulk import AnyConnection, ByDigest, Statement, chunks, now_ms, storable
-from casstore.index.directories import remove_prints, save_directories
+from casstore.index.directories import BELOW, below, place_below, remove_prints, save_directories
 from casstore.index.roots import known_roots, root_above
 from casstore.index.tables import FileName, directories, hashes, source_contents, sources, to_sql
 from casstore.index.variants import save_contents
@@ -62,6 +62,12 @@ class SeenSource:
     settled: bool
     content: Content | None
     error: str | None = None
+
+    def below(self, relpath: str) -> SeenSource:
+        """The same in a root above, where this one's is at `relpath`."""
+        if not relpath:
+            return self
+        return replace(self, relpath=f"{relpath}/{self.relpath}" if self.relpath else relpath)
 
 
 _CONTENT = (
@@ -163,21 +169,25 @@ def contents_by_id(connection: AnyConnection, ids: Iterable[int]) -> dict[int, C
     return {row[0]: Content(*row[1:]) for row in _by_id.rows(connection, sorted(set(ids)))}
 
 
-_below = Statement(
+_there = (
     select(directories.c.relpath, sources.c.name, sources.c.error, *_CONTENT)
     .join_from(sources, directories, directories.c.id == sources.c.directory_id)
     .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
     .where(directories.c.root_id == bindparam("root"), sources.c.missing_since.is_(None))
 )
+_in_root = Statement(_there)
+_below = Statement(_there.where(below(BELOW)))
 
 
 BelowRow = tuple[Any, ...]
 """Relpath of the directory, name and error of a file, and what it holds; names that aren't UTF-8 are bytes."""
 
 
-def sources_below(connection: AnyConnection, root_id: int) -> list[BelowRow]:
-    """The files of a root that are there, in no order."""
-    return _below.rows(connection, (root_id,))
+def sources_below(connection: AnyConnection, root_id: int, inside: str = "") -> list[BelowRow]:
+    """The files that are there at and below a directory of a root ("": all of them), in no order."""
+    if not inside:
+        return _in_root.rows(connection, (root_id,))
+    return _below.rows(connection, (root_id, *place_below(inside)))
 
 
 def content_below(row: BelowRow) -> Content | None:
@@ -274,7 +284,8 @@ def save_sources(connection: Connection, root_id: int, seen: Sequence[SeenSource
 def mark_missing(connection: Connection, source_ids: Sequence[int]) -> None:
     """Note that these files weren't in their folder's listing any more."""
     now = now_ms()
+    changed: set[int] = set()
     for part in chunks(source_ids):
         connection.execute(update(sources).where(sources.c.id.in_(part)).values(missing_since=now))
-        query = select(sources.c.directory_id).where(sources.c.id.in_(part)).distinct()
-        remove_prints(connection, list(connection.scalars(query)))
+        changed.update(connection.scalars(select(sources.c.directory_id).where(sources.c.id.in_(part)).distinct()))
+    remove_prints(connection, changed)

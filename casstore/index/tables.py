@@ -24,6 +24,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.types import UserDefinedType
 
@@ -116,6 +117,7 @@ directories = _table(
     Column("relpath", FileName, nullable=False),
     Column("fs_id", Text),
     Column("listed_at", Integer),
+    Column("changes", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("root_id", "relpath"),
 )
 directory_prints = _table(

@@ -176,12 +176,13 @@ class Scan(Inputs):
         root_id, start = self._root_of(folder)
         before, above, wanted = None, "", False
         with self._handle.index.glance() as connection:
-            rows = sources_below(connection, root_id)
+            rows = sources_below(connection, root_id, (start + folder.inside).strip("/"))
         for row in rows:
             if row[0] != before:  # most rows come from the directory of the row before
                 before = row[0]
-                relpath = os.fsdecode(before)[len(start) :]
-                wanted = relpath in listed and os.fsdecode(before).startswith(start[:-1])
+                place = os.fsdecode(before)
+                relpath = place[len(start) :]
+                wanted = (place == start[:-1] or place.startswith(start)) and relpath in listed
                 above = relpath + "/" if relpath else ""
             if wanted:
                 name = row[1] if isinstance(row[1], str) else os.fsdecode(row[1])

@@ -12,7 +12,7 @@ from casstore import fsio
 from casstore.core.handle import Handle
 from casstore.errors import SourceNotFoundError
 from casstore.identity.digests import signed
-from casstore.index.roots import RootRow, known_roots, root_above, save_root
+from casstore.index.roots import RootRow, is_in, known_roots, root_above, root_for
 from casstore.index.sources import (
     SeenSource,
     Stat,
@@ -180,8 +180,11 @@ def _known(handle: Handle, roots: dict[str, RootRow], folder: str) -> dict[str, 
     above = root_above(roots, folder)
     if above is None:
         return {}
-    with handle.index.glance() as connection:
-        return usable_at(connection, above[0].id, above[1])
+    try:
+        with handle.index.glance() as connection:
+            return usable_at(connection, above[0].id, above[1])
+    except UnicodeEncodeError:  # no file can have such a name, as its stat will tell
+        return {}
 
 
 def _hashed(
@@ -199,13 +202,14 @@ def _hashed(
             groups.setdefault(above[0].path, []).append(folder)
     for some in outside.values():
         common = os.path.commonpath(some)
-        # Not the whole machine: each folder for itself then.
-        for top in [common] if common != "/" else some:
-            groups.setdefault(top, []).extend(some if common != "/" else [top])
+        for folder in some:
+            # Not the whole machine: then each folder, unless it lies in another one, is for itself.
+            top = min((each for each in some if is_in(folder, each)), key=len) if common == "/" else common
+            groups.setdefault(top, []).append(folder)
     for root, below in groups.items():
         seen: list[SeenSource] = []
         device = next(iter(changed[below[0]].values())).st_dev
-        with Hasher(root, clock.now_ns(handle, device), ctime=ctime, probe=None) as hasher:
+        with Hasher(root, clock.now_ns(handle, device), ctime=ctime) as hasher:
             relpaths = {os.path.relpath(folder, root) if folder != root else "": folder for folder in below}
             for relpath, folder in relpaths.items():
                 hasher.submit(Found(relpath, name, state.st_size) for name, state in changed[folder].items())
@@ -216,6 +220,7 @@ def _hashed(
                 seen += hasher.stop()
                 if seen and not handle.read_only:
                     with handle.index.write() as connection:
-                        save_sources(connection, save_root(connection, root), seen)
+                        now_in, inside = root_for(connection, root)  # somebody may have scanned a folder above
+                        save_sources(connection, now_in.id, [each.below(inside) for each in seen])
         found += [(each, relpaths[each.relpath]) for each in seen]
     return found

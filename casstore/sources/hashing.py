@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
@@ -40,11 +40,13 @@ class Hasher:
         root: absolute path.
         now: the time of the file system, taken before any of the files was looked at.
         ctime: whether the file system keeps that time.
-        probe: for files that aren't pictures.
+        probe: for files that aren't pictures, if they have one of the endings `probed`.
     """
 
-    def __init__(self, root: str, now: int, *, ctime: bool, probe: Probe | None) -> None:
-        self._root, self._now, self._ctime, self._probe = root, now, ctime, probe
+    def __init__(
+        self, root: str, now: int, *, ctime: bool, probe: Probe | None = None, probed: Sequence[str] = ()
+    ) -> None:
+        self._root, self._now, self._ctime, self._probe, self._probed = root, now, ctime, probe, tuple(probed)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="casstore-hash")
         self._jobs: set[Future[list[SeenSource]]] = set()
         self._waiting: list[Found] = []
@@ -118,8 +120,9 @@ class Hasher:
         try:
             if file.error is not None:
                 raise SourceNotFoundError(f"can't read {path}: {file.error}")
-            whole = file.name.lower().endswith(EXTENSIONS)
-            source = read_source(path) if whole else hash_source(path, self._probe)
+            name = file.name.lower()
+            probe = self._probe if name.endswith(self._probed) else None
+            source = read_source(path) if name.endswith(EXTENSIONS) else hash_source(path, probe)
         except SourceNotFoundError as error:
             return SeenSource(file.relpath, file.name, Stat(0, 0, 0, 0), False, None, str(error))
         settled = is_settled(source.stat, self._now, ctime=self._ctime)

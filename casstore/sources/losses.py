@@ -42,6 +42,11 @@ def is_there(handle: Handle, root: RootRow, relpath: str, path: str | None = Non
     return found >= ENOUGH * len(files)
 
 
+def is_file(path: str) -> bool:
+    """Whether there is something at this path that isn't a folder; a link counts, wherever it leads."""
+    return os.path.lexists(path) and not os.path.isdir(path)
+
+
 def _is_there(path: str, size: int, mtime_ns: int) -> bool:
     try:
         state = os.stat(path)

@@ -11,7 +11,7 @@ from casstore.core.handle import Handle
 from casstore.errors import StorePermissionError, UsageError
 from casstore.identity.digests import signed
 from casstore.index.directories import all_directories
-from casstore.index.roots import RootRow, count_sources, forget_mounts, known_roots, move_root, note_root
+from casstore.index.roots import RootRow, count_sources, forget_mounts, is_in, known_roots, move_root, note_root
 from casstore.index.sources import mark_missing, names_in
 from casstore.model import ConfirmReport, Root
 from casstore.sources.losses import is_there
@@ -48,7 +48,7 @@ def move(handle: Handle, name: str, path: str) -> Root:
         known = known_roots(connection)
         row = _named(known, name)
         for other in known:
-            if other != row.path and (_is_in(place, other) or _is_in(other, place)):
+            if other != row.path and (is_in(place, other) or is_in(other, place)):
                 raise UsageError(f"{place} and the root {known[other].name} ({other}) lie in each other; roots don't")
     if not is_there(handle, row, "", place):
         raise UsageError(
@@ -117,7 +117,3 @@ def _named(known: dict[str, RootRow], name: str) -> RootRow:
             return row
     names = ", ".join(sorted(row.name for row in known.values())) or "none yet"
     raise UsageError(f"there is no root {name!r}; there is: {names} (casstore roots ls)")
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

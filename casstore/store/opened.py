@@ -175,12 +175,18 @@ class Store(Reading):
         """
         from casstore.sources.fresh import what_counts
         from casstore.sources.images import EXTENSIONS
-        from casstore.sources.scan import Options, scan
+        from casstore.sources.options import Options
+        from casstore.sources.scan import scan
 
         places = [os.fspath(folder) for folder in folders]
         if not places:
             raise UsageError("scan needs at least one folder")
-        endings = tuple(ending.lower() for ending in (EXTENSIONS if extensions is None else extensions))
+        given = EXTENSIONS if extensions is None else extensions
+        if isinstance(given, str) or not all(isinstance(e, str) and e.startswith(".") and len(e) > 1 for e in given):
+            raise UsageError(
+                f"extensions={extensions!r}: give a list of endings with their dot, such as ('.mp4', '.mov')"
+            )
+        endings = tuple(ending.lower() for ending in given)
         if trust and rehash:
             raise UsageError("a scan can't trust the known files and rehash them; give one of the two")
         trusting = os.environ.get("CASSTORE_TRUST", "") not in ("", "0") and not rehash if trust is None else trust

@@ -18,6 +18,7 @@ STATEMENTS = (
     CONSTRAINT ck_roots_state CHECK (state IN ('whole', 'unavailable', 'suspicious'))""",
     "ALTER TABLE directories ADD COLUMN fs_id TEXT",
     "ALTER TABLE directories ADD COLUMN listed_at INTEGER",
+    "ALTER TABLE directories ADD COLUMN changes INTEGER DEFAULT 0 NOT NULL",
     """CREATE TABLE directory_prints (
     directory_id INTEGER NOT NULL,
     filter TEXT NOT NULL,

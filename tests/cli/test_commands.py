@@ -666,3 +666,14 @@ def test_a_table_may_stand_for_a_folder(cli: Cli, data: Path, module: Callable[[
     assert (code, summary["encoded"]) == (0, 2)
     assert cli.plain("build", f"rows{ending}", data, "--encoder", f"{name}:Recorder")[0] == 2  # p000.png twice
     assert "p000.png" in cli.err
+
+
+def test_options_for_folders_are_refused_with_tables_alone(cli: Cli, data: Path, module: Callable[[str], str]) -> None:
+    """--reader says how caption files of a table are read, too; what means nothing to a table is refused."""
+    name = module("from rowing import Recorder")
+    Path("paths.jsonl").write_text(json.dumps({"caption": ["one", "two"]}))
+    for option in (["--link", "caption=.txt"], ["--extensions", ".mp4"], ["--trust"], ["--rehash"]):
+        assert cli.plain("build", "paths.jsonl", "--encoder", f"{name}:Recorder", *option)[0] == 2
+        assert option[0] in cli.err
+    command = ("build", "paths.jsonl", "--encoder", f"{name}:Recorder", "--role", "caption", "--reader", "lines-1")
+    assert cli.json(*command)[2]["encoded"] == 2
