@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from casstore import fsio
 from casstore.core.handle import Handle
-from casstore.errors import CasstoreError, SourceNotFoundError, TextError, UsageError
+from casstore.errors import CasstoreError, TextError, UsageError
 from casstore.identity.contents import TEXT_ROLES, text_content
 from casstore.identity.digests import file_digest
 from casstore.index.bulk import chunks
@@ -18,6 +15,7 @@ from casstore.index.captions import save_texts, texts_of
 from casstore.model import Content
 from casstore.sources.inputs import Cell
 from casstore.sources.links import Link, parse_links
+from casstore.sources.read import opened
 
 READ_THREADS = 4
 COMMIT_FILES = 4096  # what was read is committed this often, so that a stop keeps it
@@ -162,16 +160,8 @@ def _read(path: str, reader: str) -> _Read:
 
 
 def _bytes(path: str) -> bytes:
-    try:
-        # Not blocking: a named pipe would otherwise wait for its writer for ever.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise SourceNotFoundError(f"can't read {path}: it isn't a regular file")
-            return stream.readall()
-    except SourceNotFoundError:
-        raise
-    except OSError as error:
-        raise SourceNotFoundError(f"can't read {path}: {fsio.reason(error)}") from error
+    with opened(path) as stream:
+        return stream.readall()
 
 
 def _save(handle: Handle, read: Sequence[_Read], reader: str) -> None:

@@ -44,7 +44,7 @@ def read_source(path: str) -> Source:
     Raises:
         SourceNotFoundError: it can't be read.
     """
-    with _opened(path) as stream:
+    with opened(path) as stream:
         state = Stat.of(os.fstat(stream.fileno()))
         data = stream.readall()
     return Source(data, state, picture_content(data))
@@ -62,7 +62,7 @@ def hash_source(path: str, probe: Probe | None = None) -> Source:
     """
     hasher = new_file_hasher()
     buffer = _buffer.memory
-    with _opened(path) as stream:
+    with opened(path) as stream:
         state = Stat.of(os.fstat(stream.fileno()))
         nbytes = 0
         while count := stream.readinto(buffer):
@@ -82,7 +82,7 @@ _buffer = _Buffer()
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[io.FileIO]:
+def opened(path: str) -> Iterator[io.FileIO]:
     """A regular file, open for reading.
 
     Raises:

@@ -245,8 +245,10 @@ class Faults:
 
     def _fsync(self, real: Callable[[int], None]) -> Callable[[int], None]:
         def call(descriptor: int) -> None:
-            path, opened = self._open[descriptor]
-            self._call("flush", path, lambda: real(descriptor), opened=opened)
+            path, opened = self._open.get(descriptor, ("", 0))
+            if not path:
+                return real(descriptor)
+            return self._call("flush", path, lambda: real(descriptor), opened=opened)
 
         return call
 
