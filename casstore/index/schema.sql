@@ -29,7 +29,7 @@ CREATE TABLE recipes (
     digest BLOB NOT NULL,
     name TEXT NOT NULL,
     spec TEXT NOT NULL,
-    created_at INTEGER NOT NULL, codec TEXT,
+    created_at INTEGER NOT NULL, codec TEXT, namespace TEXT, retired_at INTEGER,
     CONSTRAINT ck_recipes_digest CHECK (length(digest) = 32),
     CONSTRAINT uq_recipes UNIQUE (digest)
 ) STRICT;
@@ -55,7 +55,8 @@ CREATE TABLE runs (
 CREATE TABLE schema_stamps (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     digest BLOB NOT NULL,
-    names TEXT NOT NULL,
+    names TEXT NOT NULL, method TEXT
+    CONSTRAINT ck_schema_stamps_method CHECK (method IN ('added', 'taken over')), bucket_method TEXT,
     CONSTRAINT ck_schema_stamps_digest CHECK (length(digest) = 32),
     CONSTRAINT uq_schema_stamps UNIQUE (digest)
 ) STRICT;
@@ -279,6 +280,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0005');
+INSERT INTO alembic_version (version_num) VALUES ('0006');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 5;
+PRAGMA user_version = 6;

@@ -28,10 +28,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 5
+SCHEMA = 6
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
 MIN_READER = 4
-MIN_WRITER = 5
+MIN_WRITER = 6
 """The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -192,8 +192,18 @@ recipes = _table(
     Column("spec", Text, nullable=False),
     Column("created_at", Integer, nullable=False),
     Column("codec", Text),
+    Column("namespace", Text),
+    Column("retired_at", Integer),
 )
-schema_stamps = _table("schema_stamps", _id(), *_digest(), Column("names", Text, nullable=False))
+schema_stamps = _table(
+    "schema_stamps",
+    _id(),
+    *_digest(),
+    Column("names", Text, nullable=False),
+    Column("method", Text),
+    Column("bucket_method", Text),
+    CheckConstraint("method IN ('added', 'taken over')", "method"),
+)
 layouts = _table(
     "layouts", _id(), *_digest(), Column("nbytes", Integer, nullable=False), Column("tensors", Text, nullable=False)
 )
