@@ -20,6 +20,7 @@
     ├── SourceNotFoundError (FileNotFoundError)      1   the file that was asked for isn't there
     ├── PictureError                                 1   the file is no picture that can be decoded
     ├── TextError                                    1   the file is no text that can be read
+    ├── ConflictError                                1   another result is stored under the key already
     ├── EncoderError                                 1   an encoder returned something that can't be stored
     │   └── NonFiniteError                               ... NaN or infinity
     └── BuildInterrupted (KeyboardInterrupt)       130   Ctrl-C; carries the report, nothing committed is lost
@@ -153,6 +154,10 @@ class PictureError(CasstoreError):
 
 class TextError(CasstoreError):
     """The file is no text that a reader can read."""
+
+
+class ConflictError(CasstoreError):
+    """Another result is stored under a key already, and was kept."""
 
 
 class EncoderError(CasstoreError):

@@ -17,9 +17,11 @@ Reason = Literal[
     "recipe",
     "resolution",
     "variation",
+    "output missing",
     "damaged",
     "failed",
     "retry",
+    "replaced",
     "changed while building",
     "source unavailable",
 ]
@@ -159,6 +161,7 @@ class Item:
         width, height: of the upright picture, before preprocessing, in pixels; of another file, what a probe said.
         resolution: "HxW" in pixels, or "" for the full size.
         variation: counts from 0.
+        names: of the tensors and values that are wanted; others may be returned too. None: all that there are.
     """
 
     sample: str
@@ -173,6 +176,7 @@ class Item:
     height: int | None = None
     resolution: str = ""
     variation: int = 0
+    names: frozenset[str] | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -207,6 +211,7 @@ class BuildReport:
         stored_bytes: bytes that the new objects take on disk.
         failures: one entry per failed row.
         notes: (sample, note) of pictures that were converted on the way in.
+        conflicts: of `by_others`, those where this build made something else; what was stored first was kept.
     """
 
     planned: int
@@ -220,6 +225,7 @@ class BuildReport:
     stored_bytes: int
     failures: tuple[Failure, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    conflicts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

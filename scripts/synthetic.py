@@ -9,7 +9,7 @@ from casstore.identity.keys import Key
 from casstore.index.objects import NewObject, save_objects
 from casstore.index.roots import save_root
 from casstore.index.sources import SeenSource, Stat, save_sources
-from casstore.index.variants import NewVariant, save_variants
+from casstore.index.variants import NewPart, NewVariant, Stamp, save_variants
 from casstore.model import Content, Stored, TensorInfo
 from casstore.objects.payload import Layout
 
@@ -40,7 +40,7 @@ def rows(numbers: range) -> tuple[list[SeenSource], list[NewObject], list[NewVar
             NewObject(Stored(name, "zstd", LAYOUT.text, 260_000 + number % 1000, number), LAYOUT.payload_nbytes)
         )
         values = f'{{"crop_offset":[{number % 7},0],"original_resolution":[768,{1024 + number % 97}]}}'
-        variants.append(NewVariant(key, name, NAMES, values, "new", 40_000))
+        variants.append(NewVariant(key, (NewPart(name, Stamp(NAMES)),), values, "new", 40_000))
     return sources, objects, variants
 
 

@@ -14,7 +14,7 @@ from core.helpers import handle_of
 import casstore
 from casstore.identity.arrays import array_content
 from casstore.identity.contents import text_content
-from casstore.index.variants import _save_member, save_contents
+from casstore.index.contents import _save_member, save_contents
 from casstore.model import Content, Item
 from casstore.sources.inputs import Cell, Inputs, Row
 from casstore.sources.read import read_source

@@ -12,18 +12,20 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal
 
+from casstore.build.beside import Beside, find_beside, placed_alike
 from casstore.build.cells import kind_of
 from casstore.build.decode import Decoded, Source, SourceChanged, decode_row
 from casstore.build.plan import Plan, PlanRow
 from casstore.core.batch import Batch
 from casstore.core.handle import Handle
-from casstore.core.results import check_result
+from casstore.core.put import Outcome, PutItem
+from casstore.core.results import NOTHING, check_result
 from casstore.errors import BuildInterrupted, CasstoreError, EncoderError, PictureError, SourceNotFoundError, UsageError
 from casstore.identity.arrays import shape_of
 from casstore.identity.keys import Key
@@ -32,7 +34,7 @@ from casstore.index.failures import save_failures
 from casstore.index.members import find_texts
 from casstore.index.reasons import PICTURE_FAILURE
 from casstore.index.runs import finish_run, start_run
-from casstore.model import BuildReport, Failure
+from casstore.model import BuildReport, Failure, Item
 from casstore.sources.inputs import Cell
 
 DECODED_BYTES = 256 << 20  # bound of what the decode threads may have ready
@@ -66,6 +68,10 @@ class Options:
         return self.workers or min(8, os.cpu_count() or 1)
 
 
+class LostError(Exception):
+    """What a result was to be stored beside has gone or changed meanwhile."""
+
+
 def build(handle: Handle, plan: Plan, encode: Encode, options: Options) -> BuildReport:
     """Encode the plan's misses and store them; see `Store.build`."""
     handle.check_writable()
@@ -80,7 +86,10 @@ class _Build:
     options: Options
     encoded: int = 0
     by_others: int = 0
-    repeated: int = 0  # rows whose key was made earlier in this build
+    repeated: int = 0  # rows whose key was made earlier in this build, or needed no encode
+    conflicts: int = 0
+    waiting: dict[bytes, PlanRow] = field(default_factory=dict)  # for their commit, by key
+    beside: dict[bytes, Beside] = field(default_factory=dict)
     done: int = 0
     failures: list[Failure] = field(default_factory=list)
     failed_keys: dict[bytes, Failure] = field(default_factory=dict)
@@ -96,6 +105,7 @@ class _Build:
         if misses:
             with self.handle.index.write() as connection:
                 run_id = start_run(connection, "build")
+        self.bucket_method: str | None = None
         self.batch = Batch(self.handle, run_id=run_id, on_commit=self._committed)
         same_key: list[PlanRow] = []
         error: BaseException | None = None
@@ -166,18 +176,33 @@ class _Build:
             return find_texts(connection, list(wanted))
 
     def _encode_all(self, todo: list[PlanRow]) -> None:
+        self.beside = find_beside(self.handle, self.plan, todo)
+        todo = self._put_together(todo)
         self.source = Source(self.handle, self.plan.recipe, self.plan.resolution, self._texts(todo))
         batch: list[Decoded] = []
-        for decoded in self._decoded(todo):
+        for each in self._decoded(todo):
+            decoded = self._asked(each)
             if batch and batch[0].alike != decoded.alike:
                 self._encode(batch)
                 batch = []
             batch.append(decoded)
-            if len(batch) == self.options.batch_size:
+            if len(batch) == (self.plan.recipe.batch or self.options.batch_size):
                 self._encode(batch)
                 batch = []
         if batch:
             self._encode(batch)
+
+    def _put_together(self, todo: list[PlanRow]) -> list[PlanRow]:
+        """Store what consists of nothing but stored parts; the rows that are left to encode."""
+        left = []
+        for planned in todo:
+            beside = None if planned.key is None else self.beside.get(planned.key.digest)
+            if beside is None or beside.asked:
+                left.append(planned)
+            else:
+                assert planned.key is not None and planned.miss is not None
+                self._add(planned, PutItem(planned.key, NOTHING, planned.miss.reason, None, beside.kept))
+        return left
 
     def _decoded(self, todo: list[PlanRow]) -> Iterator[Decoded]:
         """Items in the order of `todo`, decoded ahead in threads; what can't be decoded is failed on the way."""
@@ -209,15 +234,28 @@ class _Build:
 
     # -- one batch -----------------------------------------------------------------------------------------------
 
-    def _encode(self, batch: list[Decoded]) -> None:
+    def _required(self, beside: Beside | None, *, whole: bool) -> Collection[str]:
+        if beside is None or whole:
+            return (beside.whole if beside is not None else ()) or self.plan.names or ()
+        return beside.required
+
+    def _all_names(self, beside: Beside) -> frozenset[str] | None:
+        """What an encoder is asked for that is to make all of a variant again."""
+        return beside.whole or (None if self.plan.names is None else frozenset(self.plan.names))
+
+    def _asked(self, decoded: Decoded) -> Decoded:
+        """The item with the names that are wanted of it."""
+        beside = self.beside.get(decoded.item.key.digest)
+        if beside is not None:
+            return decoded.asking(beside.asked)
+        return decoded if self.plan.names is None else decoded.asking(frozenset(self.plan.names))
+
+    def _encode(self, batch: list[Decoded], *, whole: bool = False) -> None:
         if self.stopped:
             return
         started = time.perf_counter()
         try:
-            results = self.encode([decoded.item for decoded in batch])
-            if not isinstance(results, Sequence) or len(results) != len(batch):
-                count = f"{len(results)} results" if isinstance(results, Sequence) else f"a {type(results).__name__}"
-                raise EncoderError(f"the encoder returned {count} for {len(batch)} items; it returns one dict per item")
+            results = self._results([decoded.item for decoded in batch])
         except Exception as error:
             for decoded in batch:
                 self._fail(decoded.planned, error, key=decoded.item.key)
@@ -229,25 +267,64 @@ class _Build:
             return
         encode_us = round((time.perf_counter() - started) * 1e6 / len(batch))
         for decoded, result in zip(batch, results, strict=True):
-            self._store(decoded, result, encode_us)
+            self._store(decoded, result, encode_us, whole=whole)
 
-    def _store(self, decoded: Decoded, result: Mapping[str, Any], encode_us: int) -> None:
+    def _results(self, items: list[Item]) -> Sequence[Mapping[str, Any]]:
+        """What the encoder makes of a batch; where the recipe says so, of exactly as many items as it says."""
+        number = self.plan.recipe.batch
+        padded = items if number is None else [items[i % len(items)] for i in range(number)]
+        results = self.encode(padded)
+        if not isinstance(results, Sequence) or len(results) != len(padded):
+            count = f"{len(results)} results" if isinstance(results, Sequence) else f"a {type(results).__name__}"
+            raise EncoderError(f"the encoder returned {count} for {len(padded)} items; it returns one dict per item")
+        return results[: len(items)]
+
+    def _store(self, decoded: Decoded, result: Mapping[str, Any], encode_us: int, *, whole: bool = False) -> None:
+        """Store what an encoder has made; `whole`: all of it, in place of what is stored."""
         key, miss = decoded.item.key, decoded.planned.miss
         assert miss is not None
+        beside = self.beside.get(key.digest)
+        whole = whole or (beside is not None and beside.stored <= beside.asked)
         if not all(file.unchanged() for file in decoded.unread):
             self._fail(decoded.planned, SourceChanged(), raising=True, key=key)
             return
         try:
-            checked = check_result(key, result, decoded.values, allow_nonfinite=self.options.allow_nonfinite)
+            partly = beside is not None and not whole and isinstance(result, Mapping)
+            if beside is not None and partly and not placed_alike(self.plan.recipe, beside, result, decoded.values):
+                self._encode([decoded.asking(self._all_names(beside))], whole=True)
+                return
+            checked = check_result(
+                key,
+                result,
+                decoded.values,
+                allow_nonfinite=self.options.allow_nonfinite,
+                required=self._required(beside, whole=whole),
+                stored=beside.stored if beside is not None and not whole else (),
+            )
         except Exception as error:  # whatever a strange tensor does costs its own item only
             self._fail(decoded.planned, error, raising=True, key=key)
             return
-        self.batch.add(key, checked, reason=miss.reason, encode_us=encode_us)
+        kept = None if beside is None else beside.replacing if whole else beside.kept
+        self._add(decoded.planned, PutItem(key, checked, miss.reason, encode_us, kept, self.bucket_method))
 
-    def _committed(self, outcomes: Sequence[str]) -> None:
-        self.encoded += outcomes.count("stored")
-        self.by_others += outcomes.count("existing")
-        self._advance(len(outcomes))
+    def _add(self, planned: PlanRow, item: PutItem) -> None:
+        self.waiting[item.key.digest] = planned
+        self.batch.add(item)
+
+    def _committed(self, items: Sequence[PutItem], outcomes: Sequence[Outcome]) -> None:
+        for item, outcome in zip(items, outcomes, strict=True):
+            planned = self.waiting.pop(item.key.digest)
+            if outcome == "lost":
+                self._fail(planned, LostError(), key=item.key)
+                continue
+            if outcome != "stored":
+                self.by_others += 1
+                self.conflicts += outcome == "conflict"
+            elif item.encode_us is None:
+                self.repeated += 1  # put together from what was stored
+            else:
+                self.encoded += 1
+            self._advance(1)
 
     def _commit(self) -> None:
         self.batch.flush()
@@ -262,6 +339,8 @@ class _Build:
         name, message = type(error).__name__, str(error) or type(error).__name__
         if isinstance(error, SourceChanged):
             name, message = "SourceChangedError", "it changed while building; nothing was stored. Build again"
+        if isinstance(error, LostError):
+            name, message = "LostError", "what it was to be stored beside has gone meanwhile. Build again"
         if key is not None and name == PICTURE_FAILURE:
             name = "EncoderError"  # whatever an encoder calls its errors, they are tried again
         failure = Failure(planned.row.sample, planned.path, name, message)
@@ -271,7 +350,7 @@ class _Build:
         if key is not None:
             self.failed_keys[key.digest] = failure
         remember = (planned.miss is not None and planned.miss.reason != "failed") or self.options.retry_failed
-        if key is not None and remember and not isinstance(error, (SourceChanged, SourceNotFoundError)):
+        if key is not None and remember and not isinstance(error, (LostError, SourceChanged, SourceNotFoundError)):
             self.remembered.append((key, name, message))
         if raising and self.options.on_error == "raise":
             if isinstance(error, CasstoreError):
@@ -316,6 +395,7 @@ class _Build:
             stored_bytes=self.batch.stored_bytes,
             failures=tuple(self.failures),
             notes=tuple(note for note in self.notes if note[0] not in refused),
+            conflicts=self.conflicts,
         )
 
     @contextlib.contextmanager
@@ -353,4 +433,5 @@ def _shape(cell: Cell) -> tuple[int, ...]:
 
 def _counts(report: BuildReport) -> dict[str, Any]:
     names = ("planned", "hits", "encoded", "by_others", "failed", "left")
-    return {name: getattr(report, name) for name in names} | {"reasons": dict(report.reasons)}
+    counts = {name: getattr(report, name) for name in names} | {"reasons": dict(report.reasons)}
+    return counts | ({"conflicts": report.conflicts} if report.conflicts else {})

@@ -31,13 +31,23 @@ def kind_of(content: Content | None, path: str | None) -> Kind:
     return "picture" if named or path is None or (content is not None and content.orientation is not None) else "file"
 
 
-def resolution_of(content: Content, path: str | None, wanted: resolutions.Resolution) -> str | None:
-    """The resolution at which a content is encoded: the one decision for planning, encoding and reading alike.
+def resolutions_of(
+    content: Content,
+    path: str | None,
+    wanted: resolutions.Resolution,
+    recipe: Recipe,
+    facts: tuple[int, str, str] = (0, "", ""),
+    variation: int = 0,
+) -> tuple[str, ...] | None:
+    """The resolutions at which a content is encoded: the one decision for planning, encoding and reading alike.
 
     Args:
         content: the primary.
         path: of its file.
         wanted: what was asked for.
+        recipe: says whether the orientation counts.
+        facts: number, sample and group of the row, for a function that chooses.
+        variation: that is asked for.
 
     Returns:
         "HxW", or "" for the full size; None if nothing is known of its size, so that none can be chosen.
@@ -49,15 +59,21 @@ def resolution_of(content: Content, path: str | None, wanted: resolutions.Resolu
     if kind in ("text", "array"):
         if wanted is not None:
             raise UsageError(f"{'a text' if kind == 'text' else 'an array'} has no resolution; leave {wanted!r} out")
-        return resolutions.FULL
+        return (resolutions.FULL,)
     if content.upright is not None:
-        return resolutions.choose(wanted, content.upright)
+        return (resolutions.choose(wanted, content.upright),)
     if kind == "picture" or isinstance(wanted, int):
         return None
-    return wanted or resolutions.FULL
+    return (wanted or resolutions.FULL,)
 
 
-def key_of(cells: Cells, recipe: Recipe, wanted: resolutions.Resolution, params: str = NO_PARAMS) -> Key | None:
+def key_of(
+    cells: Cells,
+    recipe: Recipe,
+    wanted: resolutions.Resolution,
+    params: str = NO_PARAMS,
+    variation: int = 0,
+) -> Key | None:
     """The key of the contents of a planned row.
 
     Args:
@@ -65,16 +81,17 @@ def key_of(cells: Cells, recipe: Recipe, wanted: resolutions.Resolution, params:
         recipe: what their tensors are made with.
         wanted: the resolution that was asked for.
         params: canonical JSON.
+        variation: of the key.
 
     Returns:
-        None if no resolution can be chosen.
+        None if not just one resolution can be chosen.
     """
     primary = next(iter(cells.values()))
     assert primary.content is not None
-    resolution = resolution_of(primary.content, primary.path, wanted)
-    if resolution is None:
+    found = resolutions_of(primary.content, primary.path, wanted, recipe, variation=variation)
+    if found is None or len(found) != 1:
         return None
-    return Key(primary.content, recipe, resolution, params=params, members=members_of(cells))
+    return Key(primary.content, recipe, found[0], variation, params, members=members_of(cells))
 
 
 def members_of(cells: Cells) -> tuple[Member, ...]:

@@ -64,6 +64,10 @@ class Decoded:
     unread: tuple[Opaque, ...]
     nbytes: int
 
+    def asking(self, names: frozenset[str] | None) -> Decoded:
+        """The same, with these names wanted of it."""
+        return dataclasses.replace(self, item=dataclasses.replace(self.item, names=names), alike=(*self.alike, names))
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from casstore.build.cells import Cells, key_of, kind_of, side_by_side
+from casstore.build.asked import Asked, Params, Variations, check_variations
+from casstore.build.cells import Cells
 from casstore.core.handle import Handle
 from casstore.core.read import lookup
 from casstore.errors import UsageError
 from casstore.identity import resolutions
-from casstore.identity.canonical import canonical
 from casstore.identity.contents import text_content
 from casstore.identity.keys import NO_PARAMS, Key
 from casstore.identity.recipes import Recipe
-from casstore.model import Hit, Miss
+from casstore.index.states import States, usual_encode_us
+from casstore.index.variants import Identity
+from casstore.model import Miss
+from casstore.sources.columns import FileRows
 from casstore.sources.inputs import Cell, Inputs, Row
 
 LOOKUP_CHUNK = 2000
@@ -24,27 +28,33 @@ NAMED = 5  # rows that an error names
 
 Absent = Literal["skip", "error", "empty"]
 """What becomes of a row without the primary role: left out, an error, or the empty text in its place."""
-Params = Mapping[str, Any] | Callable[[Row], Mapping[str, Any]] | None
-"""Further JSON that tells variants apart: the same for all rows, or what a function says of each."""
+Augment = Literal["add", "rebuild"]
+"""What becomes of a variant that lacks a name: the name is added beside what was there; or all is encoded again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One row of a plan.
+    """One triple of a plan: what one row is to be at one resolution, in one variation.
 
     Attributes:
+        number: its place in the plan.
         row: the input.
         key: what it is or will be stored under; None if that can't be told yet (a file or its header can't be read).
         miss: why it isn't served; None if it is.
-        cells: {role: content} of the plan's roles, the primary first; those of one variation.
+        cells: {role: content} of the plan's roles, the primary first; those of this variation.
         params: canonical JSON.
+        variation: that was asked for. Of a text with several lines the key's is 0: each line is a content of its own.
+        lacking: the names that are wanted and not stored yet, where others are.
     """
 
+    number: int
     row: Row
     key: Key | None
     miss: Miss | None
     cells: Cells = field(default_factory=dict)
     params: str = NO_PARAMS
+    variation: int = 0
+    lacking: frozenset[str] = frozenset()
 
     @property
     def primary(self) -> Cell:
@@ -64,42 +74,108 @@ class Plan:
     Attributes:
         recipe: what is wanted.
         resolution: what was asked for.
-        rows: one for each variation of each input.
+        asked: the triples.
+        missing: {number of a triple: why it isn't served}.
+        lacking: {number of a triple: the wanted names that aren't stored}, of those of which others are.
         roles: the primary and its members.
         absent: how many inputs have nothing under the primary's role, and were left out.
+        names: that were asked for; None: whatever is stored.
+        augment: what becomes of variants that lack a name; see `Store.plan`.
+        encode_us: the usual time of an encode; None: nothing is known.
+        notes: what is worth knowing.
     """
 
     recipe: Recipe
     resolution: resolutions.Resolution
-    rows: tuple[PlanRow, ...]
+    asked: Asked = field(repr=False)
+    missing: Mapping[int, Miss] = field(repr=False)
+    lacking: Mapping[int, frozenset[str]] = field(repr=False)
     roles: tuple[str, ...] = ()
     absent: int = 0
+    names: tuple[str, ...] | None = None
+    augment: Augment = "add"
+    encode_us: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def planned(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
+        """Number of triples."""
+        return len(self.asked)
 
     @property
     def hits(self) -> int:
-        """Number of rows that are served already."""
-        return sum(row.miss is None for row in self.rows)
+        """Number of triples that are served already."""
+        return len(self.asked) - len(self.missing)
 
     @property
-    def misses(self) -> tuple[PlanRow, ...]:
-        """The rows that aren't."""
-        return tuple(row for row in self.rows if row.miss is not None)
+    def rows(self) -> Sequence[PlanRow]:
+        """The triples, each made when it is asked for."""
+        return _PlanRows(self, range(len(self.asked)))
+
+    @property
+    def misses(self) -> Sequence[PlanRow]:
+        """Those that aren't served."""
+        return _PlanRows(self, array("i", sorted(self.missing)))
 
     @property
     def reasons(self) -> Mapping[str, int]:
         """{why: number of misses}."""
-        return dict(sorted(Counter(row.miss.reason for row in self.rows if row.miss is not None).items()))
+        return dict(sorted(Counter(miss.reason for miss in self.missing.values()).items()))
+
+    @property
+    def to_encode(self) -> int:
+        """Number of misses that a build tries."""
+        return sum(miss.reason not in ("failed", "source unavailable") for miss in self.missing.values())
+
+    @property
+    def seconds(self) -> float | None:
+        """How long that takes, by the usual time of an encode; None: nothing is known."""
+        return None if self.encode_us is None else self.to_encode * self.encode_us / 1e6
+
+    def row(self, number: int) -> PlanRow:
+        """One triple."""
+        asked = self.asked
+        return PlanRow(
+            number,
+            asked.rows[asked.row_number(number)],
+            asked.key(number),
+            self.missing.get(number),
+            asked.cells(number),
+            asked.params(number),
+            asked.variation(number),
+            self.lacking.get(number, frozenset()),
+        )
 
     def __str__(self) -> str:
         parts = [f"{self.hits} stored", *(f"{count} {reason}" for reason, count in self.reasons.items())]
         if self.absent:
             parts.append(f"{self.absent} without {self.roles[0]}")
-        return f"{self.planned} planned with {self.recipe.name}: {', '.join(parts)}"
+        time = "" if not self.to_encode or self.seconds is None else f"; about {spoken(self.seconds)} of encoding"
+        return f"{self.planned} planned with {self.recipe.name}: {', '.join(parts)}{time}"
+
+
+class _PlanRows(Sequence[PlanRow]):
+    def __init__(self, plan: Plan, numbers: Sequence[int]) -> None:
+        self._plan, self._numbers = plan, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _PlanRows(self._plan, self._numbers[index])
+        return self._plan.row(self._numbers[index])
+
+    def __iter__(self) -> Iterator[PlanRow]:
+        return map(self._plan.row, self._numbers)
+
+
+def spoken(seconds: float) -> str:
+    """A time as people say it."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
 def make_plan(
@@ -111,17 +187,11 @@ def make_plan(
     role: str | Sequence[str] | None = None,
     params: Params = None,
     absent: Absent = "skip",
+    variations: Variations = None,
+    names: Sequence[str] | None = None,
+    augment: Augment = "add",
 ) -> Plan:
-    """Look every row up.
-
-    Args:
-        handle: the open store.
-        rows: inputs.
-        recipe: what is wanted of them.
-        resolution: N (an area of N * N pixels), "HxW", or None for the full size.
-        role: the primary, or the primary and its members; None: the first role of the rows.
-        params: see `Params`; a function isn't asked about rows that can't be read.
-        absent: see `Absent`.
+    """Look every triple up; see `Store.plan`.
 
     Raises:
         UsageError: an argument can't be meant, or a row without the primary role (with "error").
@@ -131,23 +201,84 @@ def make_plan(
     wanted = resolutions.check(resolution)
     if not isinstance(recipe, Recipe):
         raise UsageError(f"a plan needs a casstore.Recipe, not {type(recipe).__name__}")
-    if absent not in get_args(Absent):
-        raise UsageError(f"absent is one of {', '.join(map(repr, get_args(Absent)))}, not {absent!r}")
+    for value, allowed, what in ((absent, Absent, "absent"), (augment, Augment, "augment")):
+        if value not in get_args(allowed):
+            raise UsageError(f"{what} is one of {', '.join(map(repr, get_args(allowed)))}, not {value!r}")
+    if variations is not None and not callable(variations):
+        check_variations(variations)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
+        raise UsageError(f"names={names!r}: give a list of names of tensors and values")
     _check_strides(recipe, wanted)
     roles = _roles(role, rows)
-    present, left_out = _present(rows, roles, absent)
-    planned = list(_keyed(present, roles, recipe, wanted, params))
-    known = list({row.key.digest: row.key for row in planned if row.key is not None}.values())
-    states: dict[bytes, Hit | Miss] = {}
-    for start in range(0, len(known), LOOKUP_CHUNK):
-        part = known[start : start + LOOKUP_CHUNK]
-        states.update(zip((key.digest for key in part), lookup(handle, part), strict=True))
-    found = []
-    for row in planned:
-        state = row.miss if row.key is None else states[row.key.digest]
-        miss = state if isinstance(state, Miss) else None
-        found.append(PlanRow(row.row, row.key, miss, row.cells, row.params))
-    return Plan(recipe, wanted, tuple(found), roles, left_out)
+    present, left_out = _present(rows.rows, roles, absent)
+    asked = Asked(present, roles, recipe)
+    found = _Lookup(handle, asked, frozenset(names or ()))
+    for number, told in asked.ask(wanted, params, variations):
+        found.add(number, told)
+    found.look()
+    with handle.index.glance() as connection:
+        usual = usual_encode_us(connection, recipe.digest, recipe.name) if found.missing else None
+    return Plan(
+        recipe,
+        wanted,
+        asked,
+        found.missing,
+        found.lacking,
+        roles,
+        left_out,
+        None if names is None else tuple(names),
+        augment,
+        usual,
+    )
+
+
+class _Lookup:
+    """The state of triples, looked up in chunks as they come."""
+
+    def __init__(self, handle: Handle, asked: Asked, names: frozenset[str]) -> None:
+        self._handle, self._asked, self._names = handle, asked, names
+        self._states = States(asked.recipe.digest)
+        self._chunk: list[tuple[int, Identity]] = []
+        self.missing: dict[int, Miss] = {}
+        self.lacking: dict[int, frozenset[str]] = {}
+
+    def add(self, number: int, told: Identity | Miss) -> None:
+        """A triple, by its key's values; or why it has none."""
+        if isinstance(told, Miss):
+            self.missing[number] = told
+            return
+        self._chunk.append((number, told))
+        if len(self._chunk) >= LOOKUP_CHUNK:
+            self.look()
+
+    def look(self) -> None:
+        """Look up those that wait for it."""
+        chunk, self._chunk = self._chunk, []
+        if not chunk:
+            return
+        contents = list({identity[1]: None for _, identity in chunk})
+        with self._handle.index.glance() as connection:
+            states = self._states.find(connection, contents)
+        absent: list[int] = []
+        for number, identity in chunk:
+            state = states.get(identity)
+            if state is None or not state.whole:
+                absent.append(number)
+            elif not self._names <= state.names:
+                self._lacks(number, self._names - state.names)
+        keys = [(number, key) for number in absent if (key := self._asked.key(number)) is not None]
+        known = list({key.digest: key for _, key in keys}.values())
+        found = dict(zip((key.digest for key in known), lookup(self._handle, known), strict=True)) if known else {}
+        for number, key in keys:
+            state_now = found[key.digest]
+            if isinstance(state_now, Miss):
+                self.missing[number] = state_now
+            elif lacks := self._names - state_now.layout.keys() - state_now.values.keys():
+                self._lacks(number, lacks)  # stored since it was looked up
+
+    def _lacks(self, number: int, names: frozenset[str]) -> None:
+        self.missing[number] = Miss("output missing", ", ".join(sorted(names)))
+        self.lacking[number] = names
 
 
 def _roles(role: str | Sequence[str] | None, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -159,8 +290,10 @@ def _roles(role: str | Sequence[str] | None, rows: Sequence[Row]) -> tuple[str, 
     return roles
 
 
-def _present(rows: Sequence[Row], roles: tuple[str, ...], absent: Absent) -> tuple[list[Row], int]:
+def _present(rows: Sequence[Row], roles: tuple[str, ...], absent: Absent) -> tuple[Sequence[Row], int]:
     """(rows that have the primary role, number of those that were left out)"""
+    if isinstance(rows, FileRows) and roles[:1] == (rows.role,):
+        return rows, 0
     have = [row for row in rows if roles and row.roles.get(roles[0])]
     lacking = len(rows) - len(have)
     if not lacking or absent == "skip":
@@ -185,59 +318,6 @@ def _present(rows: Sequence[Row], roles: tuple[str, ...], absent: Absent) -> tup
         else Row(row.sample, {roles[0]: empty, **row.roles, roles[0]: empty}, row.group, row.weight, row.values)
         for row in rows
     ], 0
-
-
-def _is_no_text(cell: Cell) -> bool:
-    return cell.content is not None and cell.content.kind != "text"
-
-
-def _keyed(
-    rows: Sequence[Row],
-    roles: tuple[str, ...],
-    recipe: Recipe,
-    wanted: resolutions.Resolution,
-    params: Params,
-) -> Iterator[PlanRow]:
-    """Rows with their keys, or with the reason why they have none; nothing is looked up."""
-    same = None if callable(params) else canonical(dict(params or {}), "params")
-    keys: dict[Any, Key] = {}  # equal contents share a key: it takes its time to make, and room
-    for row in rows:
-        try:
-            variations = side_by_side(row, roles)
-        except UsageError as error:
-            yield PlanRow(row, None, Miss("failed", str(error)))
-            continue
-        for cells in variations:
-            broken = next((cell for cell in cells.values() if cell.content is None), None)
-            if broken is not None:
-                yield PlanRow(row, None, Miss("source unavailable", broken.error or ""), cells)
-                continue
-            told = same if same is not None else _params_of(row, params)
-            named = (told, *((role, kind_of(c.content, c.path), _digest(c)) for role, c in cells.items()))
-            key = keys.get(named) or key_of(cells, recipe, wanted, told)
-            if key is not None:
-                keys[named] = key
-            yield PlanRow(row, key, None if key is not None else _sizeless(cells), cells, told)
-
-
-def _digest(cell: Cell) -> bytes | None:
-    return None if cell.content is None else cell.content.digest
-
-
-def _params_of(row: Row, params: Any) -> str:
-    found = params(row)
-    if found is not None and not isinstance(found, Mapping):
-        raise UsageError(f"params of {row.sample!r}: a dict was expected, not {type(found).__name__}")
-    return canonical(dict(found or {}), f"params of {row.sample!r}")
-
-
-def _sizeless(cells: Cells) -> Miss:
-    primary = next(iter(cells.values()))
-    if kind_of(primary.content, primary.path) == "file":
-        advice = "give HEIGHTxWIDTH, or none, or scan with a probe (and rehash=True, if they were scanned before)"
-        return Miss("failed", f"its size isn't known, so no resolution can be chosen; {advice}")
-    note = primary.content.note if primary.content is not None else None
-    return Miss("failed", note or "its header wasn't looked at")
 
 
 def _check_strides(recipe: Recipe, resolution: resolutions.Resolution) -> None:

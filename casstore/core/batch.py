@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from casstore.core.handle import Handle
-from casstore.core.put import GROUP_BYTES, GROUP_OBJECTS, GROUP_SECONDS, Group, Outcome, PutItem, PutReport
-from casstore.core.results import Result, check_result
-from casstore.errors import UsageError
+from casstore.core.put import (
+    GROUP_BYTES,
+    GROUP_OBJECTS,
+    GROUP_SECONDS,
+    Group,
+    OnConflict,
+    Outcome,
+    PutItem,
+    PutReport,
+)
+from casstore.core.results import check_result
+from casstore.errors import ConflictError, UsageError
 from casstore.identity.keys import Key
+
+_log = logging.getLogger(__name__)
 
 
 class Batch:
@@ -26,7 +38,8 @@ class Batch:
     Args:
         handle: the open store.
         run_id: the run that the results belong to.
-        on_commit: called after each commit with the outcomes of its results.
+        on_commit: called after each commit with its results and their outcomes.
+        on_conflict: what becomes of another result under a key that is served; see `Store.batch`.
     """
 
     def __init__(
@@ -34,11 +47,15 @@ class Batch:
         handle: Handle,
         *,
         run_id: int | None = None,
-        on_commit: Callable[[Sequence[Outcome]], None] | None = None,
+        on_commit: Callable[[Sequence[PutItem], Sequence[Outcome]], None] | None = None,
+        on_conflict: OnConflict = "keep",
     ) -> None:
+        if on_conflict not in get_args(OnConflict):
+            raise UsageError(f"on_conflict is one of {', '.join(map(repr, get_args(OnConflict)))}, not {on_conflict!r}")
         self._handle = handle
         self._run_id = run_id
         self._on_commit = on_commit
+        self._on_conflict = on_conflict
         self._pid = os.getpid()
         self._items: list[PutItem] = []
         self._pending: _Commit | None = None
@@ -68,9 +85,9 @@ class Batch:
             EncoderError: it can't be stored. Nothing else is affected.
             StoreReadOnlyError, UnsafePlaceError, StoreTooNewError
         """
-        self.add(key, check_result(key, tensors, values, allow_nonfinite=allow_nonfinite))
+        self.add(PutItem(key, check_result(key, tensors, values, allow_nonfinite=allow_nonfinite)))
 
-    def add(self, key: Key, result: Result, *, reason: str = "new", encode_us: int | None = None) -> None:
+    def add(self, item: PutItem) -> None:
         """Add a checked result."""
         if self._ended:
             raise UsageError("this batch has ended with its `with` block; begin another one for further puts")
@@ -78,8 +95,8 @@ class Batch:
         if not self._items:
             self._handle.check_writable()  # now, not when much has been computed
             self._since = time.monotonic()
-        self._items.append(PutItem(key, result, reason, encode_us))
-        self._bytes += len(result.payload.data)
+        self._items.append(item)
+        self._bytes += item.result.nbytes
         late = time.monotonic() - self._since >= GROUP_SECONDS
         if len(self._items) >= GROUP_OBJECTS or self._bytes >= GROUP_BYTES or late:
             self._begin_commit()
@@ -100,7 +117,7 @@ class Batch:
         """Write what has gathered into tmp/ while the group before is being committed, then have it committed too."""
         items = tuple(self._items)
         try:
-            group = Group(self._handle, items, self._run_id)
+            group = Group(self._handle, items, self._run_id, self._on_conflict)
             group.stage()
         except BaseException:
             self._await_commit()  # nothing goes on behind the back of whoever hears of the error
@@ -121,12 +138,35 @@ class Batch:
         self._pending = None
         if pending.error is not None:
             self._items[:0] = pending.items  # a later flush tries again
-            self._bytes += sum(len(item.result.payload.data) for item in pending.items)
+            self._bytes += sum(item.result.nbytes for item in pending.items)
             raise pending.error
         assert pending.report is not None
         self.stored_bytes += pending.report.stored_bytes
         if self._on_commit is not None:
-            self._on_commit(pending.report.outcomes)
+            self._on_commit(pending.items, pending.report.outcomes)
+        conflicts = [
+            item.key
+            for item, outcome in zip(pending.items, pending.report.outcomes, strict=True)
+            if outcome == "conflict"
+        ]
+        if conflicts:
+            self._tell(conflicts)
+
+    def _tell(self, conflicts: Sequence[Key]) -> None:
+        """Say that other results are stored: an error if that was asked for, else a warning for each recipe."""
+        if self._on_conflict == "raise":
+            more = f" and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+            raise ConflictError(
+                f"another result is stored for {conflicts[0]}{more}; it was kept. Does the recipe say everything that "
+                "the result depends on? Store the new one with on_conflict='replace', or under another recipe"
+            )
+        for recipe in {key.recipe for key in conflicts} - self._handle.told_conflicts:
+            self._handle.told_conflicts.add(recipe)
+            _log.warning(
+                "%s: other tensors are stored under the same key than were made now; the first ones are kept. "
+                "Is the encoder deterministic, and does the recipe say everything that it depends on?",
+                recipe.name,
+            )
 
     def _leave_parent(self) -> None:
         """In a forked child, what was put before the fork is the parent's to commit."""

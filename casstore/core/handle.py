@@ -20,6 +20,7 @@ from casstore.errors import (
     StoreTooNewError,
     UsageError,
 )
+from casstore.identity.recipes import Recipe
 from casstore.index.backup import backup_if_due
 from casstore.index.driver import BUSY_SECONDS
 from casstore.index.engine import Index
@@ -40,6 +41,7 @@ class Handle:
         index: the SQL side.
         durability: "full" or "off".
         mapped: digests of objects whose file was checked when it was mapped; once is enough.
+        told_conflicts: recipes whose conflicting results were told; once is enough.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Handle:
         self._closed = False
         self._counts: dict[str, bool] | None = None
         self.mapped: set[bytes] = set()
+        self.told_conflicts: set[Recipe] = set()
         self._obstacle = obstacle(place, unsafe_filesystem=unsafe_filesystem)
         self._newer: StoreTooNewError | None = None
         try:

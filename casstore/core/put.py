@@ -12,18 +12,29 @@ The steps, numbered as in docs/design.md:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from casstore import fsio
 from casstore.core.handle import Flusher, Handle
 from casstore.core.publish import Temp, is_there, make_durable, place, remove, stage
 from casstore.core.results import Result
 from casstore.errors import StoreIOError
+from casstore.identity.canonical import exact
 from casstore.identity.keys import Key
 from casstore.index.objects import NewObject, ObjectRow, object_rows, save_objects
-from casstore.index.variants import NewVariant, VariantRow, find_variants, save_variants
+from casstore.index.variants import (
+    NewPart,
+    NewVariant,
+    PartRow,
+    Stamp,
+    VariantRow,
+    find_variants,
+    save_variants,
+    stamp_names,
+)
 from casstore.model import Codec
 from casstore.objects.tensors import Payload
 
@@ -31,8 +42,27 @@ GROUP_OBJECTS = 64
 GROUP_BYTES = 32 << 20
 GROUP_SECONDS = 1.0
 
-Outcome = Literal["stored", "existing"]
-"""stored: this put made it servable; existing: another writer had, and that is kept."""
+Outcome = Literal["stored", "existing", "conflict", "lost"]
+"""stored: this put made it servable; existing: another writer had, and that is kept; conflict: likewise, but it is
+something else; lost: what it was to go beside has gone or changed meanwhile, so nothing was stored."""
+OnConflict = Literal["keep", "replace", "raise"]
+"""What becomes of another result under a key that is served: the first is kept; it is replaced; it is kept, and the
+commit raises when the rest is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is stored already and stays, beside a new result.
+
+    Attributes:
+        parts: of the key's own row, or of a variant of the same primary; none: the result replaces the key's own row.
+        values: that come with them.
+        seen: the objects of the key's own row when this was decided; None: it had none.
+    """
+
+    parts: tuple[PartRow, ...]
+    values: Mapping[str, Any]
+    seen: tuple[bytes, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +73,8 @@ class PutItem:
     result: Result
     reason: str = "new"
     encode_us: int | None = None
+    kept: Kept | None = None
+    bucket_method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +93,23 @@ class _StageMore(Exception):
         self.digest = digest
 
 
-def put_group(handle: Handle, items: Sequence[PutItem], run_id: int | None = None) -> PutReport:
+def put_group(
+    handle: Handle, items: Sequence[PutItem], run_id: int | None = None, on_conflict: OnConflict = "keep"
+) -> PutReport:
     """Store results in one commit; when it returns they are as durable as the store promises.
 
     Args:
         handle: the open store.
         items: results; where two have the same key the first is kept.
         run_id: the run they belong to.
+        on_conflict: see `OnConflict`; to raise is the caller's.
 
     Raises:
         NoSpaceError, StorePermissionError, StoreIOError, StoreBusyError: nothing of the group is stored.
     """
     if not items:
         return PutReport((), 0)
-    group = Group(handle, items, run_id)
+    group = Group(handle, items, run_id, on_conflict)
     group.stage()
     return group.commit()
 
@@ -85,16 +120,20 @@ class Group:
     Args: see `put_group`.
     """
 
-    def __init__(self, handle: Handle, items: Sequence[PutItem], run_id: int | None = None) -> None:
+    def __init__(
+        self, handle: Handle, items: Sequence[PutItem], run_id: int | None = None, on_conflict: OnConflict = "keep"
+    ) -> None:
         handle.check_writable()
         self._handle = handle
         self._items = items
         self._run_id = run_id
+        self._on_conflict = on_conflict
         default = handle.default_codec()
         self._payloads: dict[bytes, tuple[Payload, Codec]] = {}
         for item in items:
-            payload = item.result.payload
-            self._payloads.setdefault(payload.digest, (payload, item.key.recipe.codec or default))
+            for part in item.result.parts:
+                digest = part.payload.digest
+                self._payloads.setdefault(digest, (part.payload, item.key.recipe.codec or default))
         present = _present(handle, [payload for payload, _ in self._payloads.values()])
         self._missing = [digest for digest in self._payloads if digest not in present]
         self._temps: dict[bytes, Temp] = {}
@@ -148,28 +187,44 @@ class Group:
         needed: set[bytes] = set()
         with handle.index.write() as connection:
             stored = find_variants(connection, [item.key for item in items])
-            rows = object_rows(connection, list(self._payloads))
+            kept = {part.object_digest for item in items if item.kept for part in item.kept.parts}
+            rows = object_rows(connection, [*self._payloads, *kept])
+            there = {digest for digest in kept if _is_whole(handle, rows.get(digest))}
+            names = stamp_names(connection, [p.stamp_digest for item in items for p in _taken_over(item)])
             taken: set[bytes] = set()
             for item in items:
                 row = stored.get(item.key.digest)
-                digest = item.result.payload.digest
-                if item.key.digest in taken or (row is not None and _can_be_served(handle, row)):
-                    outcomes.append("existing")
+                outcome = "existing" if item.key.digest in taken else self._decide(item, row, there)
+                outcomes.append(outcome)
+                if outcome != "stored":
                     continue
                 taken.add(item.key.digest)
-                outcomes.append("stored")
-                needed.add(digest)
-                if row is not None and row.sound and [part.object_digest for part in row.parts] == [digest]:
-                    continue  # the same object heals, and with it everybody who refers to it
-                if row is not None:
+                needed.update(digests := [part.payload.digest for part in item.result.parts])
+                if row is not None and row.sound and [part.object_digest for part in row.parts] == digests:
+                    continue  # the same objects heal, and with them everybody who refers to them
+                extends = row is not None and item.kept is not None and bool(item.kept.parts)
+                if row is not None and not extends:
                     replaced.append(row.id)
-                result = item.result
-                new.append(NewVariant(item.key, digest, result.names, result.values, item.reason, item.encode_us))
+                new.append(_new_variant(item, row.id if row is not None and extends else None, names))
             made = [self._publish(digest, rows.get(digest)) for digest in sorted(needed)]
             fresh = [row for row in made if row is not None]
             save_objects(connection, fresh)
             save_variants(connection, new, replaced, self._run_id)
         return PutReport(tuple(outcomes), sum(row.stored.nbytes for row in fresh))
+
+    def _decide(self, item: PutItem, row: VariantRow | None, there: set[bytes]) -> Outcome:
+        """What becomes of an item, under the write lock, given the row that its key has by now."""
+        kept, served = item.kept, row is not None and _can_be_served(self._handle, row)
+        as_seen = kept is not None and row is not None and kept.seen == _objects_of(row)
+        if served and not as_seen:
+            assert row is not None
+            if kept is not None or not _differs(item.result, row):
+                return "existing"
+            return "stored" if self._on_conflict == "replace" else "conflict"
+        if kept is None or (as_seen and not kept.parts):
+            return "stored"
+        whole = all(part.object_digest in there for part in kept.parts)
+        return "stored" if whole and (as_seen or kept.seen is None or not kept.parts) else "lost"
 
     def _publish(self, digest: bytes, row: ObjectRow | None) -> NewObject | None:
         """Make sure, under the write lock, that an object's final path holds what its row will say; None: it does."""
@@ -188,6 +243,47 @@ def _present(handle: Handle, payloads: Sequence[Payload]) -> set[bytes]:
     with handle.index.glance() as connection:
         rows = object_rows(connection, [payload.digest for payload in payloads])
     return {p.digest for p in payloads if p.digest in rows and is_there(handle, rows[p.digest], p)}
+
+
+def _is_whole(handle: Handle, row: ObjectRow | None) -> bool:
+    if row is None or not row.live:
+        return False
+    return fsio.size_of(handle.directory.object(row.digest, row.codec)) == row.stored_bytes
+
+
+def _objects_of(row: VariantRow) -> tuple[bytes, ...]:
+    return tuple(part.object_digest for part in row.parts)
+
+
+def _taken_over(item: PutItem) -> tuple[PartRow, ...]:
+    """The parts that come from another variant."""
+    return item.kept.parts if item.kept is not None and item.kept.seen is None else ()
+
+
+def _differs(result: Result, row: VariantRow) -> bool:
+    """Whether a result is something else than what is stored: other tensors, or another value of a name."""
+    told = json.loads(row.values or "{}")
+    values = json.loads(result.values or "{}")
+    objects = {part.payload.digest for part in result.parts}
+    return not objects <= set(_objects_of(row)) or any(told[name] != values[name] for name in told.keys() & values)
+
+
+def _new_variant(item: PutItem, id_: int | None, names: Mapping[bytes, str]) -> NewVariant:
+    """The variant of an item; with `id_`: what the row with this id becomes."""
+    kept, result = item.kept, item.result
+    parts: list[NewPart] = []
+    if kept is not None and kept.seen is None:
+        taken = [(part, Stamp(names[part.stamp_digest], "taken over", item.bucket_method)) for part in kept.parts]
+        parts += [NewPart(part.object_digest, stamp, part.inputs_digest) for part, stamp in taken]
+    elif kept is not None:
+        parts += [NewPart(part.object_digest, part.stamp_digest, part.inputs_digest) for part in kept.parts]
+    method = "added" if parts else None
+    for part in result.parts:
+        parts.append(NewPart(part.payload.digest, Stamp(part.names, method, item.bucket_method), part.inputs))
+    values = result.values
+    if kept is not None and kept.values:
+        values = exact({**kept.values, **json.loads(result.values or "{}")}, "value")
+    return NewVariant(item.key, tuple(parts), values, item.reason, item.encode_us, id_)
 
 
 def _can_be_served(handle: Handle, row: VariantRow) -> bool:

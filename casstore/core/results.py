@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,23 @@ from casstore.errors import EncoderError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.arrays import is_tensor, shape_of
 from casstore.identity.canonical import exact
-from casstore.identity.keys import Key
+from casstore.identity.keys import Key, Together
 from casstore.objects.tensors import Payload, check_finite, to_payload
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPart:
+    """Tensors that depend on the same inputs.
+
+    Attributes:
+        payload: the tensors.
+        names: JSON text of the schema stamp: tensors with dtype and rank, and (of the first part) names of the values.
+        inputs: what they depend on; None: on all that the key is made from.
+    """
+
+    payload: Payload
+    names: str
+    inputs: Together | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +34,20 @@ class Result:
     """A checked result; nothing of it refers to the caller's memory.
 
     Attributes:
-        payload: the tensors.
+        parts: the tensors; one part unless the recipe says that they depend on different inputs.
         values: JSON text, or None if there are none.
-        names: JSON text of the schema stamp: tensors with dtype and rank, and the names of the values.
     """
 
-    payload: Payload
+    parts: tuple[ResultPart, ...]
     values: str | None
-    names: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(len(part.payload.data) for part in self.parts)
+
+
+NOTHING = Result((), None)
 
 
 def check_result(
@@ -35,6 +56,8 @@ def check_result(
     values: Mapping[str, Any] | None = None,
     *,
     allow_nonfinite: bool = False,
+    required: Collection[str] = (),
+    stored: Collection[str] = (),
 ) -> Result:
     """Check what is to be stored under a key, and copy it.
 
@@ -43,6 +66,8 @@ def check_result(
         result: {name: tensor, array, or JSON value}.
         values: further values, for names that `result` doesn't have.
         allow_nonfinite: NaN and infinity are meant.
+        required: names that must be there.
+        stored: names that are stored already beside it: they are dropped; then there needn't be a tensor.
 
     Raises:
         EncoderError: it can't be stored; the message names the tensor or value.
@@ -57,23 +82,36 @@ def check_result(
     plain = {**(values or {}), **{name: value for name, value in result.items() if name not in tensors}}
     for name in sorted(tensors.keys() & plain.keys()):
         plain.pop(name)  # what the encoder returns wins over the preprocess's value of that name
-    if not tensors:
+    lacking = sorted(set(required) - tensors.keys() - plain.keys())
+    if lacking:
+        told = ", ".join(sorted([*tensors, *plain])) or "nothing"
+        raise EncoderError(f"{', '.join(map(repr, lacking))} was asked for, but the encoder returned {told}")
+    if stored:
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in stored}
+        plain = {name: value for name, value in plain.items() if name not in stored}
+    elif not tensors:
         raise EncoderError(f"a result holds at least one tensor; this one has {sorted(map(str, result)) or 'nothing'}")
     for name, tensor in tensors.items():
         _check_shape(key, name, shape_of(tensor))
+    together: dict[Together | None, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        together.setdefault(key.inputs_of(name), {})[name] = tensor
     try:
-        payload = to_payload(tensors)
+        payloads = {inputs: to_payload(part) for inputs, part in together.items()}
         text = exact(plain, "value") if plain else None
     except UsageError as error:
         raise EncoderError(str(error)) from error
     if not allow_nonfinite:
         for name, tensor in tensors.items():
             check_finite(name, tensor)
-    stamp = {
-        "tensors": {name: [info.dtype, len(info.shape)] for name, info in payload.layout.tensors.items()},
-        "values": sorted(plain),
-    }
-    return Result(payload, text, exact(stamp))
+    parts: list[ResultPart] = []
+    for inputs, payload in payloads.items():
+        stamp = {
+            "tensors": {name: [info.dtype, len(info.shape)] for name, info in payload.layout.tensors.items()},
+            "values": [] if parts else sorted(plain),
+        }
+        parts.append(ResultPart(payload, exact(stamp), inputs))
+    return Result(tuple(parts), text)
 
 
 def _check_shape(key: Key, name: str, shape: tuple[int, ...]) -> None:

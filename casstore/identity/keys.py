@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from casstore.errors import SourceNotFoundError, UsageError
 from casstore.identity import resolutions
@@ -17,6 +17,27 @@ from casstore.identity.recipes import Recipe
 from casstore.model import Content, Member
 
 NO_PARAMS = "{}"
+
+
+class Together(NamedTuple):
+    """What is encoded together.
+
+    Attributes:
+        primary: the content it is about.
+        members: all of the contents, the primary included, by role and ordinal; nothing if it is alone.
+        inputs: the content that stands for all of these: a composite, or the primary itself when it is alone.
+    """
+
+    primary: Content
+    members: tuple[Member, ...]
+    inputs: Content
+
+    @classmethod
+    def of(cls, primary: Content, members: Sequence[Member]) -> Together:
+        """A primary with its members; one member is the primary alone."""
+        if len(members) < 2:
+            return cls(primary, (), primary)
+        return cls(primary, tuple(members), composite(members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +77,22 @@ class Key:
             f'"{self.recipe.digest.hex()}",{_json(self.resolution)},{_json(self.variation)},{_json(self.params)}]'
         )
         object.__setattr__(self, "digest", canonical_digest(KEY_CONTEXT, text))
+
+    @property
+    def together(self) -> Together:
+        """What is encoded under this key."""
+        return Together(self.primary, self.members, self.inputs)
+
+    def inputs_of(self, name: str) -> Together | None:
+        """What a tensor or value of this name depends on, as the recipe says; None: on all that is encoded."""
+        roles = self.recipe.depends.get(name)
+        if roles is None and name in self.recipe.geometry:
+            roles = ()  # how the primary was placed
+        if roles is None or not self.members:
+            return None
+        primary = next(member for member in self.members if member.content == self.primary)
+        members = tuple(member for member in self.members if member is primary or member.role in roles)
+        return None if len(members) == len(self.members) else Together.of(self.primary, members)
 
     @classmethod
     def content(

@@ -12,7 +12,7 @@ from casstore.identity.dtypes import dtype_name
 from casstore.model import CODECS, Codec
 
 # Keywords that later versions give a meaning of their own. As free fields they would change digests then.
-RESERVED = frozenset({"batch", "decode", "namespace", "geometry", "depends"})
+RESERVED = frozenset({"decode", "namespace"})
 
 
 @runtime_checkable
@@ -59,7 +59,7 @@ class Recipe:
         UsageError: a field isn't JSON; the message names it.
     """
 
-    __slots__ = ("codec", "digest", "name", "preprocess", "spec", "stride")
+    __slots__ = ("batch", "codec", "depends", "digest", "geometry", "name", "preprocess", "spec", "stride")
 
     name: str
     digest: bytes
@@ -81,6 +81,9 @@ class Recipe:
         seed: int | None = None,
         stride: int | Mapping[str, int] | None = None,
         codec: Codec | None = None,
+        batch: Any = None,
+        geometry: Any = None,
+        depends: Any = None,
         **fields: Any,
     ) -> None:
         if not name or not isinstance(name, str):
@@ -99,6 +102,7 @@ class Recipe:
             "code": code,
             "preprocess": preprocess.spec if callable_preprocess is not None else preprocess,
             "seed": seed,
+            "batch": batch,
             **fields,
         }
         binding = {key: value for key, value in spec.items() if value is not None}
@@ -114,6 +118,9 @@ class Recipe:
         self.digest = json_digest(RECIPE_CONTEXT, binding)
         self.preprocess = callable_preprocess
         self.codec = codec
+        self.batch = batch
+        self.geometry = geometry or ("crop_offset", "crop_resolution", "original_resolution", "flip", "frames")
+        self.depends = {k: tuple(v) for k, v in (depends or {}).items()}
         self.stride = stride if not isinstance(stride, Mapping) else dict(stride)
 
     def stride_of(self, tensor: str) -> int | None:

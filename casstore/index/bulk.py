@@ -14,7 +14,7 @@ from sqlalchemy import ClauseElement, Connection, Integer, LargeBinary, Table, b
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.index.driver import fetch, sqlite3
+from casstore.index.driver import fetch, fetch_in_parts, sqlite3
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -43,6 +43,10 @@ class Statement:
         """Run it and fetch everything, so that no cursor stays open."""
         return fetch(driver(connection), self.sql, parameters)
 
+    def in_parts(self, connection: AnyConnection, parameters: Sequence[Any], take: Callable[[list[Row]], None]) -> None:
+        """Run it and hand the rows to `take`, part by part; `take` runs no other query."""
+        fetch_in_parts(driver(connection), self.sql, parameters, take)
+
     def many(self, connection: AnyConnection, rows: Sequence[Row]) -> None:
         """Run it for each row."""
         if rows:
@@ -53,7 +57,7 @@ class ByDigest:
     """A query for rows whose digest, or id, is in a list, for lists of any length.
 
     Args:
-        build: build(parameters) -> the query with these in its list.
+        build: build(parameters) -> the query with these in its list; parameters of its own come behind the list.
         type_: of the list's members.
     """
 
@@ -63,15 +67,15 @@ class ByDigest:
         self._build, self._type = build, type_
         self._statements: dict[int, Statement] = {}
 
-    def rows(self, connection: AnyConnection, digests: Sequence[Any]) -> list[Row]:
-        """The rows for these digests or ids, in no order."""
+    def rows(self, connection: AnyConnection, digests: Sequence[Any], *more: Any) -> list[Row]:
+        """The rows for these digests or ids, in no order; `more`: values of the query's own parameters."""
         if len(digests) == 1:
-            return self.of(1).rows(connection, digests)
+            return self.of(1).rows(connection, (*digests, *more))
         found: list[Row] = []
         for part in chunks(digests):
             # The list is padded with its last value, so that four statements serve for all lengths.
             size = next(size for size in _SIZES if size >= len(part))
-            found += self.of(size).rows(connection, [*part, *([part[-1]] * (size - len(part)))])
+            found += self.of(size).rows(connection, [*part, *([part[-1]] * (size - len(part))), *more])
         return found
 
     def of(self, size: int) -> Statement:

@@ -10,8 +10,8 @@ from sqlalchemy.dialects.sqlite import insert
 from casstore.errors import UsageError
 from casstore.identity.digests import text_digest
 from casstore.index.bulk import AnyConnection, ByDigest, Statement
+from casstore.index.contents import save_contents
 from casstore.index.tables import hash_members, hashes, texts
-from casstore.index.variants import save_contents
 from casstore.model import Content
 
 _member = hashes.alias("member")

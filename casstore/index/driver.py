@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import sqlite3 as _standard
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -93,6 +93,33 @@ def fetch(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any]) -
     finally:
         connection.text_factory = _text
     return connection.execute(sql, parameters).fetchall()
+
+
+def fetch_in_parts(
+    connection: sqlite3.Connection,
+    sql: str,
+    parameters: Sequence[Any],
+    take: Callable[[list[tuple[Any, ...]]], None],
+    size: int = 4096,
+) -> None:
+    """Hand the rows of a query to `take`, part by part, so that they are never all in memory."""
+    done = 0
+    connection.text_factory = str
+    try:
+        cursor = connection.execute(sql, parameters)
+        while part := cursor.fetchmany(size):
+            take(part)
+            done += len(part)
+        return
+    except sqlite3.OperationalError as error:
+        if "decode" not in str(error):
+            raise
+    finally:
+        connection.text_factory = _text
+    cursor = connection.execute(sql, parameters)
+    while part := cursor.fetchmany(size):
+        take(part[done:])
+        done = max(0, done - len(part))
 
 
 def set_pragmas(raw: Any, pragmas: Mapping[str, int]) -> None:

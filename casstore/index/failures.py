@@ -9,8 +9,9 @@ from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.keys import Key
 from casstore.index.bulk import now_ms, storable
+from casstore.index.contents import save_inputs
 from casstore.index.tables import failures
-from casstore.index.variants import save_inputs, save_recipes
+from casstore.index.variants import save_recipes
 
 MESSAGE_LIMIT = 2000  # characters
 
@@ -23,7 +24,7 @@ def save_failures(connection: Connection, failed: Sequence[tuple[Key, str, str]]
     """
     if not failed:
         return
-    contents = save_inputs(connection, (key for key, _, _ in failed))
+    contents = save_inputs(connection, (key.together for key, _, _ in failed))
     recipes = save_recipes(connection, (key for key, _, _ in failed))
     statement = insert(failures)
     new = statement.excluded

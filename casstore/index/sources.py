@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,10 @@ from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import signed
 from casstore.index.bulk import AnyConnection, ByDigest, Statement, chunks, now_ms, storable
+from casstore.index.contents import save_contents
 from casstore.index.directories import BELOW, below, place_below, remove_prints, save_directories
 from casstore.index.roots import known_roots, root_above
 from casstore.index.tables import FileName, directories, hashes, source_contents, sources, to_sql
-from casstore.index.variants import save_contents
 from casstore.model import Content
 
 
@@ -183,16 +183,11 @@ BelowRow = tuple[Any, ...]
 """Relpath of the directory, name and error of a file, and what it holds; names that aren't UTF-8 are bytes."""
 
 
-def sources_below(connection: AnyConnection, root_id: int, inside: str = "") -> list[BelowRow]:
-    """The files that are there at and below a directory of a root ("": all of them), in no order."""
+def sources_below(connection: AnyConnection, root_id: int, inside: str, take: Callable[[list[BelowRow]], None]) -> None:
+    """Hand the files that are there at and below a directory of a root ("": all of them) to `take`, in no order."""
     if not inside:
-        return _in_root.rows(connection, (root_id,))
-    return _below.rows(connection, (root_id, *place_below(inside)))
-
-
-def content_below(row: BelowRow) -> Content | None:
-    """What a file holds; None if it can't be read."""
-    return None if row[3] is None else Content(*row[3:])
+        return _in_root.in_parts(connection, (root_id,), take)
+    return _below.in_parts(connection, (root_id, *place_below(inside)), take)
 
 
 def digests_of(connection: Connection, source_ids: Sequence[int]) -> dict[int, bytes]:

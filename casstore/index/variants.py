@@ -9,26 +9,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import xxhash
-from sqlalchemy import Connection, Select, and_, bindparam, delete, select, update
+from sqlalchemy import Connection, Integer, Select, bindparam, delete, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.identity.digests import plain_digest, repeated_digest, signed
-from casstore.identity.keys import Key
+from casstore.identity.keys import Key, Together
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, last_id, now_ms
+from casstore.index.contents import save_inputs
 from casstore.index.tables import (
     failures,
-    hash_members,
     hashes,
     layouts,
     objects,
     recipes,
     schema_stamps,
-    texts,
     value_sets,
     variant_parts,
     variants,
 )
-from casstore.model import Content, Stored
+from casstore.model import Stored
 
 Identity = tuple[str, bytes, bytes, bytes, str, int, str]
 """(kind, content digest, inputs digest, recipe digest, resolution, variation, params): a key as plain values."""
@@ -73,15 +72,57 @@ class VariantRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a part was written with.
+
+    Attributes:
+        names: JSON text: its tensors with dtype and rank, and the names of the values.
+        method: how it came to its variant: "added" to what was there; "taken over" from a variant of the same primary;
+            None: encoded with it.
+        bucket_method: what chose the resolution; for information.
+    """
+
+    names: str
+    method: str | None = None
+    bucket_method: str | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """The name of its row."""
+        if self.method is None and self.bucket_method is None:
+            return plain_digest(self.names)
+        return plain_digest(f"{self.names}\n{self.method}\n{self.bucket_method}")
+
+
+class NewPart(NamedTuple):
+    """A part to be written; its object has a row already.
+
+    Attributes:
+        stamp: a new one, or the digest of one that has a row.
+        inputs: what its names depend on; None: all that the variant is made from. Where they have a row already, their
+            digest.
+    """
+
+    object_digest: bytes
+    stamp: Stamp | bytes
+    inputs: Together | bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewVariant:
-    """A variant of one part to be written."""
+    """A variant to be written.
+
+    Attributes:
+        values: JSON text.
+        id: of the row whose parts and values become these; None: a new row.
+    """
 
     key: Key
-    object_digest: bytes
-    names: str  # JSON of the stamp
+    parts: tuple[NewPart, ...]
     values: str | None
     reason: str
     encode_us: int | None
+    id: int | None = None
 
 
 def identity(key: Key) -> Identity:
@@ -99,16 +140,14 @@ def checksum(key: Identity, values: bytes | None, parts: Iterable[tuple[bytes, b
         parts: (object, stamp, inputs) digests in order.
     """
     kind, content, inputs, recipe, resolution, variation, params = key
-    pieces = [
-        *(_counted(kind), _DIGEST_LENGTH, content, _DIGEST_LENGTH, inputs, _DIGEST_LENGTH, recipe),
-        *(_counted(resolution), _counted(str(variation)), _counted(params), values or _NO_VALUES),
-    ]
+    told = _told(resolution, variation, params)
+    pieces = [_counted(kind), _LENGTH, content, _LENGTH, inputs, _LENGTH, recipe, told, values or _NO_VALUES]
     for part in parts:
         pieces += part
     return signed(xxhash.xxh3_64_intdigest(b"".join(pieces)))
 
 
-_DIGEST_LENGTH = struct.pack("<I", 32)
+_LENGTH = struct.pack("<I", 32)  # of a digest
 _NO_VALUES = bytes(32)
 
 
@@ -117,6 +156,11 @@ def _counted(text: str) -> bytes:
     """A text behind its length, so that no two lists of texts look alike."""
     data = text.encode("utf-8", "surrogateescape")
     return struct.pack("<I", len(data)) + data
+
+
+@functools.lru_cache(maxsize=4096)
+def _told(resolution: str, variation: int, params: str) -> bytes:
+    return _counted(resolution) + _counted(str(variation)) + _counted(params)
 
 
 _ORDINAL = 11  # where that column is in a row of the query below
@@ -176,6 +220,11 @@ def find_variants(connection: AnyConnection, keys: Sequence[Key]) -> dict[bytes,
     return {wanted[key]: row for key, row in _collect(rows) if key in wanted}
 
 
+def variants_of(connection: AnyConnection, contents: Sequence[bytes]) -> list[tuple[Identity, VariantRow]]:
+    """All variants of these contents."""
+    return list(_collect(_by_content.rows(connection, contents))) if contents else []
+
+
 def variants_after(connection: Connection, id_: int, limit: int) -> list[tuple[Identity, VariantRow]]:
     """The next `limit` variants in order of their ids, for walking over all of them in short transactions."""
     ids = select(variants.c.id).where(variants.c.id > id_).order_by(variants.c.id).limit(limit)
@@ -217,89 +266,26 @@ def _variant(key: Identity, rows: list[Sequence[Any]]) -> VariantRow:
     return VariantRow(id_, data, tuple(parts), sound)
 
 
-_MEASURES = ("width", "height", "orientation", "note", "frames", "rate")
-_CONTENT = ("id", "kind", "digest", "nbytes", *_MEASURES)
-_insert_content = Statement(insert(hashes), _CONTENT)
-_complete_content = Statement(
-    update(hashes).where(hashes.c.id == bindparam("known")).values({name: bindparam(name) for name in _MEASURES})
-)
-_contents = ByDigest(
-    lambda digests: select(
-        hashes.c.kind,
-        hashes.c.digest,
-        hashes.c.id,
-        hashes.c.width.is_(None),
-        and_(hashes.c.frames.is_(None), hashes.c.rate.is_(None)),
-        hashes.c.note.is_(None),
-    ).where(hashes.c.digest.in_(digests))
-)
-_save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text"))
-_save_member = Statement(
-    insert(hash_members).on_conflict_do_nothing(), tuple(column.name for column in hash_members.columns)
-)
 _recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec"))
-_stamps = Interned(schema_stamps, ("names",))
+_stamps = Interned(schema_stamps, ("names", "method", "bucket_method"))
+_stamp_ids = ByDigest(
+    lambda digests: select(schema_stamps.c.digest, schema_stamps.c.id).where(schema_stamps.c.digest.in_(digests))
+)
+_hash_ids = ByDigest(
+    lambda digests: select(hashes.c.digest, hashes.c.kind, hashes.c.id).where(hashes.c.digest.in_(digests))
+)
+_change_variant = Statement(
+    update(variants)
+    .where(variants.c.id == bindparam("known"))
+    .values(values_id=bindparam("values_id", type_=Integer), checksum=bindparam("checksum", type_=Integer))
+)
+_drop_parts = Statement(delete(variant_parts).where(variant_parts.c.variant_id == bindparam("known")))
 _values = Interned(value_sets, ("data",))
 _object_ids = ByDigest(lambda digests: select(objects.c.digest, objects.c.id).where(objects.c.digest.in_(digests)))
 _VARIANT = tuple(column.name for column in variants.columns)
 _save_variant = Statement(insert(variants), _VARIANT)
 _save_part = Statement(insert(variant_parts), tuple(column.name for column in variant_parts.columns))
 _forget_failure = Statement(delete(failures).where(failures.c.key == bindparam("wanted")))
-
-
-def measures(content: Content) -> tuple[Any, ...]:
-    """What is known of a content besides its bytes, as columns of `hashes`."""
-    return content.width, content.height, content.orientation, content.note, content.frames, content.rate
-
-
-def save_contents(connection: AnyConnection, contents: Iterable[Content]) -> dict[tuple[str, bytes], int]:
-    """The ids of contents, inserted or completed with what is newly known of them.
-
-    Returns:
-        {(kind, digest): id}
-    """
-    wanted = {(content.kind, content.digest): content for content in contents}
-    found: dict[tuple[str, bytes], int] = {}
-    incomplete = []
-    for kind, digest, id_, unmeasured, untimed, silent in _contents.rows(connection, [digest for _, digest in wanted]):
-        content = wanted.get((kind, digest))
-        if content is None:
-            continue  # another kind of the same digest
-        found[kind, digest] = id_
-        timed = content.frames is not None or content.rate is not None
-        news = untimed and (timed or (silent and content.note is not None))
-        if unmeasured and (content.width is not None or news):
-            incomplete.append((*measures(content), id_))
-    # In the order of the digests, which is that of their index: neighbours share pages.
-    new = sorted((c for key, c in wanted.items() if key not in found), key=lambda c: c.digest)
-    ids = {(c.kind, c.digest): id_ for id_, c in enumerate(new, start=last_id(connection, hashes) + 1)} if new else {}
-    _insert_content.many(
-        connection,
-        [(ids[c.kind, c.digest], c.kind, c.digest, c.nbytes, *measures(c)) for c in new],
-    )
-    _complete_content.many(connection, incomplete)
-    found |= ids
-    _save_text.many(connection, [(found[key], c.text) for key, c in wanted.items() if c.text is not None])
-    return found
-
-
-def save_inputs(connection: AnyConnection, keys: Iterable[Key]) -> dict[tuple[str, bytes], int]:
-    """The ids of all contents of these keys: primaries, members and what they are together.
-
-    Returns:
-        {(kind, digest): id}
-    """
-    known = {(key.primary, key.inputs): key.members for key in keys}
-    contents = [content for pair in known for content in pair]
-    contents += [member.content for members in known.values() for member in members]
-    ids = save_contents(connection, contents)
-    rows = [
-        (ids[inputs.kind, inputs.digest], role, ordinal, ids[content.kind, content.digest])
-        for (_, inputs), members in known.items()
-        for role, ordinal, content in members
-    ]
-    _save_member.many(connection, rows)
-    return ids
 
 
 def save_recipes(connection: AnyConnection, keys: Iterable[Key]) -> dict[bytes, int]:
@@ -323,30 +309,75 @@ def save_variants(
     delete_variants(connection, replaced)
     if not new:
         return
-    content_ids = save_inputs(connection, (v.key for v in new))
+    parts = [part for v in new for part in v.parts]
+    content_ids = save_inputs(
+        connection, [*(v.key.together for v in new), *(p.inputs for p in parts if isinstance(p.inputs, Together))]
+    )
     recipe_ids = save_recipes(connection, (v.key for v in new))
-    stamps = {v.names: plain_digest(v.names) for v in new}
+    stamps = {p.stamp: p.stamp.digest for p in parts if isinstance(p.stamp, Stamp)}
     values = {v.values: plain_digest(v.values) for v in new if v.values is not None}
-    stamp_ids = _stamps.save(connection, {digest: (names,) for names, digest in stamps.items()})
+    stamp_ids = _stamps.save(connection, {digest: (s.names, s.method, s.bucket_method) for s, digest in stamps.items()})
+    known = {p.stamp for p in parts if isinstance(p.stamp, bytes)} - stamp_ids.keys()
+    stamp_ids |= dict(_stamp_ids.rows(connection, list(known))) if known else {}
     value_ids = _values.save(connection, {digest: (data,) for data, digest in values.items()})
-    object_ids: dict[bytes, int] = dict(_object_ids.rows(connection, [v.object_digest for v in new]))
-    rows, parts = [], []
-    for id_, v in enumerate(new, start=last_id(connection, variants) + 1):
-        key, stamp = v.key, stamps[v.names]
-        hash_id = content_ids[key.primary.kind, key.primary.digest]
-        inputs_id = content_ids[key.inputs.kind, key.inputs.digest]
-        value = None if v.values is None else values[v.values]
-        told = checksum(identity(key), value, [(v.object_digest, stamp, key.inputs.digest)])
-        rows.append(
-            (
-                *(id_, hash_id, inputs_id, recipe_ids[key.recipe.digest], key.resolution, key.variation, key.params),
-                *(None if value is None else value_ids[value], run_id, v.reason, v.encode_us, told),
+    object_ids: dict[bytes, int] = dict(_object_ids.rows(connection, list({p.object_digest for p in parts})))
+    inputs_ids = _ids_of_inputs(connection, new)
+    rows, changed, part_rows = [], [], []
+    next_id = last_id(connection, variants) + 1
+    for v in new:
+        key, value = v.key, None if v.values is None else values[v.values]
+        names = [
+            (p.object_digest, stamps[p.stamp] if isinstance(p.stamp, Stamp) else p.stamp, _inputs_digest(key, p))
+            for p in v.parts
+        ]
+        told = checksum(identity(key), value, names)
+        value_id = None if value is None else value_ids[value]
+        id_ = next_id if v.id is None else v.id
+        if v.id is not None:
+            changed.append((value_id, told, id_))
+        else:
+            next_id += 1
+            rows.append(
+                (
+                    *(id_, content_ids[key.primary.kind, key.primary.digest]),
+                    *(content_ids[key.inputs.kind, key.inputs.digest], recipe_ids[key.recipe.digest]),
+                    *(key.resolution, key.variation, key.params, value_id, run_id, v.reason, v.encode_us, told),
+                )
             )
-        )
-        parts.append((id_, 0, object_ids[v.object_digest], stamp_ids[stamp], None))
+        for ordinal, (object_digest, stamp, inputs) in enumerate(names):
+            inputs_id = None if inputs == key.inputs.digest else inputs_ids[inputs]
+            part_rows.append((id_, ordinal, object_ids[object_digest], stamp_ids[stamp], inputs_id))
+    _drop_parts.many(connection, [(id_,) for _, _, id_ in changed])
+    _change_variant.many(connection, changed)
     _save_variant.many(connection, rows)
-    _save_part.many(connection, parts)
+    _save_part.many(connection, part_rows)
     _forget_failure.many(connection, [(v.key.digest,) for v in new])
+
+
+_stamp_names = ByDigest(
+    lambda digests: select(schema_stamps.c.digest, schema_stamps.c.names).where(schema_stamps.c.digest.in_(digests))
+)
+
+
+def stamp_names(connection: AnyConnection, digests: Sequence[bytes]) -> dict[bytes, str]:
+    """{stamp digest: its names, as JSON text}"""
+    return dict(_stamp_names.rows(connection, list(set(digests)))) if digests else {}
+
+
+def _inputs_digest(key: Key, part: NewPart) -> bytes:
+    if part.inputs is None:
+        return key.inputs.digest
+    return part.inputs if isinstance(part.inputs, bytes) else part.inputs.inputs.digest
+
+
+def _ids_of_inputs(connection: AnyConnection, new: Sequence[NewVariant]) -> dict[bytes, int]:
+    """{digest: id} of what parts depend on, where that isn't all that their variant is made from."""
+    wanted = {digest for v in new for p in v.parts if (digest := _inputs_digest(v.key, p)) != v.key.inputs.digest}
+    if not wanted:
+        return {}
+    found = {(kind, digest): id_ for digest, kind, id_ in _hash_ids.rows(connection, list(wanted))}
+    kinds = {v.key.primary.digest: v.key.primary.kind for v in new}  # a part of the primary alone
+    return {digest: found[kinds.get(digest, "composite"), digest] for digest in wanted}
 
 
 def delete_variants(connection: Connection, ids: Iterable[int]) -> int:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from casstore.core.handle import Handle
 from casstore.index.roots import known_roots, root_above
-from casstore.index.sources import BelowRow, content_below, sources_below
-from casstore.sources.inputs import Cell, Inputs, Row
+from casstore.index.sources import BelowRow, sources_below
+from casstore.sources.columns import FileRows, Files
+from casstore.sources.inputs import Inputs, Row
 from casstore.sources.links import File, Link
 from casstore.sources.rows import make_rows
 from casstore.sources.walk import Filter
+
+PRIMARY = "image"
+"""The role of the files that a scan looks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,41 +82,6 @@ class Folder:
     report: ScanReport
 
 
-class _Rows(Sequence[Row]):
-    """The rows of a folder, each made when it is asked for: making one takes longer than reading it.
-
-    Args:
-        folder: that was scanned.
-        found: {path below the root, as in the index: what is known of the file, or why a directory can't be listed}.
-        order: of the paths.
-    """
-
-    def __init__(self, folder: Folder, found: dict[str, BelowRow | str], order: list[str]) -> None:
-        self._above = folder.root.rstrip("/") + "/"
-        self._folder, self._found, self._order = folder, found, order
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        if isinstance(index, slice):
-            return tuple(map(self._row, self._order[index]))
-        return self._row(self._order[index])
-
-    def __iter__(self) -> Iterator[Row]:
-        return map(self._row, self._order)
-
-    def _row(self, place: str) -> Row:
-        known, folder = self._found[place], self._folder
-        if isinstance(known, str):
-            cell = Cell(None, os.path.join(folder.root, place), known)
-        else:
-            cell = Cell(content_below(known), self._above + place, known[2])
-        inside = folder.inside
-        sample = place if not inside else place[len(inside) + 1 :] if place != inside else "."
-        return Row(folder.prefix + sample, {"image": (cell,)})
-
-
 class Scan(Inputs):
     """The rows of the scanned folders, in the order of the bytes of their paths.
 
@@ -152,53 +122,59 @@ class Scan(Inputs):
         return (folder.root_id, "") if adopted is None else (adopted[0].id, adopted[1] + "/")
 
     def _rows_of(self, folder: Folder) -> Sequence[Row]:
-        found = self._found_in(folder)
+        files = self._files_in(folder)
         # The bytes of UTF-8 are in the order of the code points, but for those that stand for anything else.
-        plain = not folder.failed and all(isinstance(row, str) or isinstance(row[1], str) for row in found.values())
-        order = sorted(found, key=None if plain and all(map(_is_utf8, folder.listed)) else os.fsencode)
+        keys = files.places if all(map(_is_utf8, files.places)) else [os.fsencode(place) for place in files.places]
+        order = array("i", sorted(range(len(files)), key=keys.__getitem__))
+        above = folder.root.rstrip("/") + "/"
         if not self._links:
-            return _Rows(folder, found, order)
+            return FileRows(files, order, above, folder.inside, folder.prefix, PRIMARY)
         return make_rows(
             self._handle,
             folder.root,
             folder.inside,
             folder.prefix,
-            [_file(place, found[place]) for place in order],
+            [_file(files, number, folder) for number in order],
             extensions=self._extensions,
             links=self._links,
             reader=self._reader,
         )
 
-    def _found_in(self, folder: Folder) -> dict[str, BelowRow | str]:
-        """{path below the root: what is known of the file, or why a directory can't be listed}"""
-        found: dict[str, BelowRow | str] = {}
+    def _files_in(self, folder: Folder) -> Files:
+        """What is known of the files that the scan has found."""
+        files = Files()
         listed, absent, matches = folder.listed, folder.absent, folder.wanted.matches
         root_id, start = self._root_of(folder)
-        before, above, wanted = None, "", False
+        before, above, relpath, wanted = None, "", "", False
+
+        def take(rows: Sequence[BelowRow]) -> None:
+            nonlocal before, above, relpath, wanted
+            for row in rows:
+                if row[0] != before:  # most rows come from the directory of the row before
+                    before = row[0]
+                    place = os.fsdecode(before)
+                    relpath = place[len(start) :]
+                    wanted = (place == start[:-1] or place.startswith(start)) and relpath in listed
+                    above = relpath + "/" if relpath else ""
+                if wanted:
+                    name = row[1] if isinstance(row[1], str) else os.fsdecode(row[1])
+                    if matches(name) and not (absent and (relpath, name) in absent):
+                        files.add(above + name, row)
+
         with self._handle.index.glance() as connection:
-            rows = sources_below(connection, root_id, (start + folder.inside).strip("/"))
-        for row in rows:
-            if row[0] != before:  # most rows come from the directory of the row before
-                before = row[0]
-                place = os.fsdecode(before)
-                relpath = place[len(start) :]
-                wanted = (place == start[:-1] or place.startswith(start)) and relpath in listed
-                above = relpath + "/" if relpath else ""
-            if wanted:
-                name = row[1] if isinstance(row[1], str) else os.fsdecode(row[1])
-                if matches(name) and not (absent and (relpath, name) in absent):
-                    found[above + name] = row
+            sources_below(connection, root_id, (start + folder.inside).strip("/"), take)
         for relpath, error in folder.failed.items():  # a row, so that nobody takes the rest for everything
-            found[relpath] = f"can't list the folder {os.path.join(folder.root, relpath)}: {error}"
-        return found
+            files.add_error(relpath, f"can't list the folder {os.path.join(folder.root, relpath)}: {error}")
+        return files
 
 
 def _is_utf8(path: str) -> bool:
     return path.isascii() or not any("\udc80" <= character <= "\udcff" for character in path)
 
 
-def _file(place: str, known: BelowRow | str) -> File:
+def _file(files: Files, number: int, folder: Folder) -> File:
+    place, error = files.places[number], files.error(number)
     relpath, name = os.path.split(place)
-    if isinstance(known, str):
-        return File(relpath, name, None, known, is_folder=True)
-    return File(relpath, name, content_below(known), known[2])
+    if error is not None and place in folder.failed:
+        return File(relpath, name, None, error, is_folder=True)
+    return File(relpath, name, files.content(number), error)

@@ -86,6 +86,11 @@ class Inputs(Sequence[Row]):
                 )
         self._rows: Sequence[Row] = tuple(rows)
 
+    @property
+    def rows(self) -> Sequence[Row]:
+        """All of them; rows that are made when they are asked for where that is possible."""
+        return self._rows
+
     def __len__(self) -> int:
         return len(self._rows)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from casstore.build.cells import resolution_of
+from casstore.build.cells import resolutions_of
 from casstore.core.handle import Handle
 from casstore.errors import AmbiguousMembersError, AmbiguousResolutionError, PictureError
 from casstore.identity import resolutions
@@ -52,7 +52,7 @@ def key_of_file(
         stored = composites(connection, list({form.inputs for form in alike}))
     if beside is not None:
         alike = [form for form in alike if _fits(content, beside, stored.get(form.inputs))]
-    resolution = _only_resolution(path, recipe, alike) if only_one else _resolution(content, path, wanted)
+    resolution = _only_resolution(path, recipe, alike) if only_one else _resolution(content, path, wanted, recipe)
     here = {form.inputs for form in alike if form.resolution == resolution} or {form.inputs for form in alike}
     if len(here) > 1 and beside is None:
         raise AmbiguousMembersError(
@@ -96,14 +96,16 @@ def _only_resolution(path: str | os.PathLike[str], recipe: Recipe, forms: list[F
     return stored[0] if stored else resolutions.FULL
 
 
-def _resolution(content: Content, path: str | os.PathLike[str], wanted: resolutions.Resolution) -> str:
-    if not isinstance(wanted, int):
+def _resolution(content: Content, path: str | os.PathLike[str], wanted: resolutions.Resolution, recipe: Recipe) -> str:
+    if wanted is None or isinstance(wanted, str):
         return wanted or resolutions.FULL
-    found = resolution_of(content, os.fsdecode(path), wanted)
+    found = resolutions_of(content, os.fsdecode(path), wanted, recipe)
     if found is None:
         why = content.note or "its size isn't known"
         raise PictureError(f"{os.fspath(path)}: {why}; give the resolution as 'HxW'")
-    return found
+    if len(found) > 1:
+        raise AmbiguousResolutionError(f"{os.fspath(path)}: {wanted!r} chooses several; give one: {', '.join(found)}")
+    return found[0]
 
 
 def _members(stored: list[StoredMember]) -> list[Member]:

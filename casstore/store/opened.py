@@ -14,8 +14,10 @@ from casstore.identity.recipes import Encode, Recipe
 from casstore.store.reading import Path, Reading
 
 if TYPE_CHECKING:
-    from casstore.build.plan import Absent, Params, Plan
+    from casstore.build.asked import Params, Variations
+    from casstore.build.plan import Absent, Augment, Plan
     from casstore.core.batch import Batch
+    from casstore.core.put import OnConflict
     from casstore.index.query import Table
     from casstore.model import BuildReport, Codec, ConfirmReport, GcReport, RepackReport, Root, Status, VerifyReport
     from casstore.sources.found import Scan
@@ -259,6 +261,9 @@ class Store(Reading):
         resolution: resolutions.Resolution = None,
         params: Params = None,
         absent: Absent = "skip",
+        variations: Variations = None,
+        names: Sequence[str] | None = None,
+        augment: Augment = "add",
     ) -> Plan:
         """What is stored of these inputs, and what is to be encoded and why. Opens no file.
 
@@ -275,6 +280,12 @@ class Store(Reading):
                 the row that returns it.
             absent: what becomes of a row without the primary: "skip": left out and counted; "error"; "empty": the empty
                 text in its place. A row without a member is encoded without it.
+            variations: how many of each row, or a function of the row; None: one, or as many as a role has contents. A
+                variation has its own random draws; of a role with several contents each is a variation of its own.
+            names: tensors and values that must be there; None: whatever is stored. A variant without one of them is a
+                miss ("output missing").
+            augment: what becomes of a variant that lacks a name, or one of whose members was edited: "add": only what
+                is lacking is encoded, if that places the picture as what is stored was; "rebuild": all of it.
 
         Raises:
             UsageError: an argument that can't be meant, or rows without the primary (with "error"); it names them.
@@ -283,7 +294,18 @@ class Store(Reading):
         from casstore.index.readonly import retried
 
         return retried(
-            lambda: make_plan(self._handle, inputs, recipe, resolution, role=role, params=params, absent=absent)
+            lambda: make_plan(
+                self._handle,
+                inputs,
+                recipe,
+                resolution,
+                role=role,
+                params=params,
+                absent=absent,
+                variations=variations,
+                names=names,
+                augment=augment,
+            )
         )
 
     def build(
@@ -330,12 +352,18 @@ class Store(Reading):
 
     # -- putting ---------------------------------------------------------------------------------------------------
 
-    def batch(self) -> Batch:
-        """Puts that share commits: `with store.batch() as b: b.put(key, {"latent": tensor})`."""
+    def batch(self, *, on_conflict: OnConflict = "keep") -> Batch:
+        """Puts that share commits: `with store.batch() as b: b.put(key, {"latent": tensor})`.
+
+        Args:
+            on_conflict: what becomes of a result if another one is served under its key: "keep": the first stays, with
+                a warning for each recipe; "replace"; "raise": the first stays, and ConflictError is raised when the
+                rest of the group is stored.
+        """
         from casstore.core.batch import Batch
 
         self._handle.check_open()
-        batch = Batch(self._handle)
+        batch = Batch(self._handle, on_conflict=on_conflict)
         self._batches = [*(b for b in self._batches if not b.ended), batch]
         return batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_what_was_never_stored_is_new(store: casstore.Store, tmp_path: Path, enc
 def test_what_is_stored_is_a_hit(store: casstore.Store, stored: list[Path], encoder: FakeEncoder) -> None:
     """After a build everything is a hit and no reason is left."""
     plan = store.plan(store.scan(stored[0].parent), encoder.recipe, resolution="64x64")
-    assert (plan.planned, plan.hits, plan.misses, plan.reasons) == (2, 2, (), {})
+    assert (plan.planned, plan.hits, list(plan.misses), plan.reasons) == (2, 2, [], {})
 
 
 def test_new_bytes_in_a_known_file_are_edited(store: casstore.Store, stored: list[Path], encoder: FakeEncoder) -> None:
@@ -174,7 +175,7 @@ def test_a_plan_says_in_one_line_what_it_would_do(
     picture(stored[0], seed=99)
     picture(stored[0].parent / "new.png", seed=98)
     plan = store.plan(store.scan(stored[0].parent), encoder.recipe, resolution="64x64")
-    assert str(plan) == "3 planned with fake: 1 stored, 1 edited, 1 new"
+    assert re.fullmatch("3 planned with fake: 1 stored, 1 edited, 1 new; about [0-9]+ m?s of encoding", str(plan))
 
 
 def test_what_is_no_input_plan_or_key_is_a_usage_error(store: casstore.Store, tmp_path: Path) -> None:

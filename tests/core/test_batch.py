@@ -135,7 +135,7 @@ def test_outcomes_are_told_in_the_order_of_the_puts(store: casstore.Store, group
     put(store, "b", "e")
     told: list[Any] = []
 
-    def committed(outcomes: Any) -> None:
+    def committed(_: Any, outcomes: Any) -> None:
         assert threading.current_thread() is threading.main_thread()
         told.extend(outcomes)
 

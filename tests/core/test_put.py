@@ -241,7 +241,7 @@ def test_a_full_disk_is_a_typed_error_that_stores_nothing(tmp_path: Path) -> Non
 def test_of_one_key_twice_in_a_group_the_first_is_kept(store: casstore.Store) -> None:
     """The second result under a key is reported as existing, and dropped with its tensors."""
     outcomes: list[str] = []
-    with Batch(handle_of(store), on_commit=outcomes.extend) as batch:
+    with Batch(handle_of(store), on_commit=lambda _, told: outcomes.extend(told)) as batch:
         batch.put(key("a"), result("first"))
         batch.put(key("a"), result("second"))
     assert outcomes == ["stored", "existing"]
@@ -441,7 +441,7 @@ def test_a_busy_index_fails_the_put_and_stores_nothing(store: casstore.Store, mo
 def commits(store: casstore.Store, count: int) -> list[int]:
     """Sizes of the groups in which `count` results are committed, the last of them at the end of the batch."""
     groups: list[int] = []
-    with Batch(handle_of(store), on_commit=lambda outcomes: groups.append(len(outcomes))) as batch:
+    with Batch(handle_of(store), on_commit=lambda _, outcomes: groups.append(len(outcomes))) as batch:
         for number in range(count):
             batch.put(key(str(number)), {"t": np.array([number])})
     return groups

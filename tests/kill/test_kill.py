@@ -52,7 +52,7 @@ def put_from(path: Path, start: int, report: Report, durability: Any = None) -> 
     """Put items start, start + 1 ... in groups, reporting the number of the last one after each commit."""
     last = start - 1
 
-    def committed(outcomes: Any) -> None:
+    def committed(_: Any, outcomes: Any) -> None:
         nonlocal last
         last += len(outcomes)
         report(last)

@@ -1,0 +1,199 @@
+"""What a plan has to know of many keys: whether each can be served, and which names are stored under it.
+
+The same as `find_variants` and its checks, with one join of four tables per row: what rows share (layouts, stamps,
+values, composites) is fetched and checked once per plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Integer, LargeBinary, Text, bindparam, literal_column, select
+
+from casstore.identity.digests import plain_digest
+from casstore.index.bulk import AnyConnection, ByDigest, Statement
+from casstore.index.tables import (
+    hashes,
+    layouts,
+    objects,
+    recipes,
+    schema_stamps,
+    value_sets,
+    variant_parts,
+    variants,
+)
+from casstore.index.variants import Identity, checksum
+
+_NO_NAMES: frozenset[str] = frozenset()
+
+# Of a recipe by a condition that no index can serve: SQLite would walk all variants of that recipe.
+_by_content = ByDigest(
+    lambda digests: (
+        select(
+            variants.c.id,
+            hashes.c.kind,
+            hashes.c.digest,
+            variants.c.hash_id,
+            variants.c.inputs_id,
+            variants.c.resolution,
+            variants.c.variation,
+            variants.c.params,
+            variants.c.values_id,
+            variants.c.checksum,
+            variant_parts.c.ordinal,
+            variant_parts.c.stamp_id,
+            variant_parts.c.inputs_id,
+            objects.c.digest,
+            objects.c.layout_id,
+            objects.c.damaged_at,
+        )
+        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
+        .outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
+        .outerjoin(objects, objects.c.id == variant_parts.c.object_id)
+        .where(hashes.c.digest.in_(digests), literal_column("+variants.recipe_id", Integer) == bindparam("recipe"))
+    )
+)
+_recipe_ids = ByDigest(lambda digests: select(recipes.c.id).where(recipes.c.digest.in_(digests)))
+_ORDINAL = 10  # where that column is in a row
+
+
+class State(NamedTuple):
+    """What is stored under a key.
+
+    Attributes:
+        whole: it can be served, as far as the index knows.
+        names: of its tensors and values.
+    """
+
+    whole: bool
+    names: frozenset[str]
+
+
+class _Shared:
+    """Rows that many variants share, by id: fetched once, None where the row is gone or isn't what its digest says."""
+
+    def __init__(self, query: Callable[[list[Any]], Any], read: Callable[..., Any]) -> None:
+        self._query, self._read = ByDigest(query, Integer), read
+        self._known: dict[int | None, Any] = {}
+
+    def fetch(self, connection: AnyConnection, ids: Iterable[int | None]) -> dict[int | None, Any]:
+        """All that is known; at least these ids are in it."""
+        new = [id_ for id_ in set(ids) if id_ not in self._known]
+        if new:
+            self._known.update(dict.fromkeys(new))
+            asked = [id_ for id_ in new if id_ is not None]
+            rows = self._query.rows(connection, asked) if asked else []
+            self._known.update((id_, self._read(*rest)) for id_, *rest in rows)
+        return self._known
+
+
+def _values_of(digest: bytes, data: str) -> tuple[bytes, frozenset[str]] | None:
+    return (digest, frozenset(json.loads(data))) if plain_digest(data) == digest else None
+
+
+def _names_of(digest: bytes, layout: str) -> frozenset[str] | None:
+    return frozenset(json.loads(layout)) if plain_digest(layout) == digest else None
+
+
+TIMED = 256  # variants; their mean is the usual time of an encode
+_last_times = Statement(
+    select(variants.c.encode_us)
+    .join_from(variants, recipes, recipes.c.id == variants.c.recipe_id)
+    .where(recipes.c.digest == bindparam("recipe", type_=LargeBinary), variants.c.encode_us.is_not(None))
+    .order_by(variants.c.id.desc())
+    .limit(literal_column(str(TIMED), Integer))
+    .offset(literal_column("0", Integer))
+)
+_last_times_by_name = Statement(
+    select(variants.c.encode_us)
+    .join_from(variants, recipes, recipes.c.id == variants.c.recipe_id)
+    .where(recipes.c.name == bindparam("name", type_=Text), variants.c.encode_us.is_not(None))
+    .order_by(variants.c.id.desc())
+    .limit(literal_column(str(TIMED), Integer))
+    .offset(literal_column("0", Integer))
+)
+
+
+def usual_encode_us(connection: AnyConnection, recipe: bytes, name: str) -> float | None:
+    """How long an encode has taken lately with a recipe, or with others of its name, in microseconds."""
+    found = _last_times.rows(connection, (recipe,)) or _last_times_by_name.rows(connection, (name,))
+    return sum(us for (us,) in found) / len(found) if found else None
+
+
+class States:
+    """What is stored with one recipe, asked for in chunks.
+
+    Args:
+        recipe: its digest.
+    """
+
+    def __init__(self, recipe: bytes) -> None:
+        self._recipe = recipe
+        self._recipe_id: int | None = None
+        self._inputs = _Shared(
+            lambda ids: select(hashes.c.id, hashes.c.digest).where(hashes.c.id.in_(ids)), lambda digest: digest
+        )
+        self._stamps = _Shared(
+            lambda ids: select(schema_stamps.c.id, schema_stamps.c.digest).where(schema_stamps.c.id.in_(ids)),
+            lambda digest: digest,
+        )
+        self._values = _Shared(
+            lambda ids: select(value_sets.c.id, value_sets.c.digest, value_sets.c.data).where(value_sets.c.id.in_(ids)),
+            _values_of,
+        )
+        self._layouts = _Shared(
+            lambda ids: select(layouts.c.id, layouts.c.digest, layouts.c.tensors).where(layouts.c.id.in_(ids)),
+            _names_of,
+        )
+        self._names: dict[tuple[Any, ...], frozenset[str]] = {}
+
+    def find(self, connection: AnyConnection, contents: Sequence[bytes]) -> dict[Identity, State]:
+        """{key as plain values: state} of all that is stored of these contents with the recipe."""
+        if self._recipe_id is None:
+            known = _recipe_ids.rows(connection, [self._recipe])
+            if not known:
+                return {}
+            self._recipe_id = known[0][0]
+        rows = _by_content.rows(connection, contents, self._recipe_id)
+        inputs = self._inputs.fetch(connection, {each for row in rows for each in (row[4], row[12]) if each != row[3]})
+        stamps = self._stamps.fetch(connection, {row[11] for row in rows})
+        values = self._values.fetch(connection, {row[8] for row in rows})
+        tensors = self._layouts.fetch(connection, {row[14] for row in rows})
+        groups: dict[int, list[Any]] = {}
+        for row in rows:
+            group = groups.get(row[0])
+            if group is None:
+                groups[row[0]] = [row]
+            else:
+                group.append(row)
+        found: dict[Identity, State] = {}
+        for group in groups.values():
+            _, kind, digest, hash_id, inputs_id, resolution, variation, params, values_id, told, *_ = group[0]
+            if len(group) > 1:
+                group.sort(key=lambda row: str(row[_ORDINAL]).zfill(20))
+            all_inputs = digest if inputs_id == hash_id else inputs[inputs_id]
+            key: Identity = (kind, digest, all_inputs, self._recipe, resolution, variation, params)
+            value = values[values_id]
+            whole = values_id is None or value is not None
+            parts = []
+            named = [values_id]
+            for _, _, _, _, _, _, _, _, _, _, _, stamp_id, part_inputs, object_digest, layout_id, damaged in group:
+                depends = (
+                    all_inputs if part_inputs is None else digest if part_inputs == hash_id else inputs[part_inputs]
+                )
+                parts.append((object_digest, stamps[stamp_id], depends))
+                named.append(layout_id)
+                whole = whole and damaged is None and tensors[layout_id] is not None
+            try:
+                whole = whole and told == checksum(key, None if value is None else value[0], parts)
+            except (AttributeError, TypeError):
+                whole = False  # a row that lost what it points to, or a flipped bit made a value one of another type
+            shared = tuple(named)
+            names = self._names.get(shared)
+            if names is None:
+                names = _NO_NAMES.union(*(tensors[id_] or () for id_ in shared[1:]), value[1] if value else ())
+                self._names[shared] = names
+            found[key] = State(whole, names)
+        return found
