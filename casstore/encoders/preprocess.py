@@ -39,7 +39,7 @@ class FitCrop:
         filter: how pixels are resampled, as Pillow names it: "lanczos", "bicubic", "bilinear", "hamming", "box",
             "nearest".
         crop: "center", or "random": each place is as likely; drawn from rng("crop").
-        flip: "never", or "random": every other variation is mirrored, left to right; drawn from rng("flip").
+        flip: "never", or "random": mirrored left to right or not, both as likely; drawn from rng("flip").
         members: the filter for other pictures of the row (a mask) that get the geometry of the primary; None: `filter`.
 
     Raises:
@@ -122,7 +122,7 @@ class FitCrop:
         original, offset = (_pair(values, name) for name in ("original_resolution", "crop_offset"))
         scaled = _covering(original, size) if min(original) > 0 else (0, 0)
         slack = _slack(scaled, size)
-        if not (0 <= offset[0] <= slack[0] and 0 <= offset[1] <= slack[1]):
+        if min(scaled) < 1 or not (0 <= offset[0] <= slack[0] and 0 <= offset[1] <= slack[1]):
             raise UsageError(
                 f"FitCrop: a picture of {original[0]}x{original[1]} pixels, scaled to {scaled[0]}x{scaled[1]}, can't "
                 f"be cropped at {list(offset)}; give the values of the primary at the same resolution"

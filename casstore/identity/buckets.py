@@ -157,7 +157,7 @@ def _check(target: int, method: Method, quantum: int, sides: tuple[int, int] | N
         )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16384)
 def _choose(buckets: Buckets, height: int, width: int) -> tuple[str, ...]:
     if not _is_count(height) or not _is_count(width):
         raise UsageError(f"a picture of {height!r} x {width!r} pixels has no resolution")
@@ -174,7 +174,7 @@ def _pick(buckets: Buckets, target: int, size: Size) -> Size:
             return _kohya_smaller(target, quantum, size) or _within(target, quantum, size)
     if method == "kohya":
         assert buckets.sides is not None
-        found = _nearest_kohya(target, quantum, buckets.sides, size)
+        found = _nearest(_kohya(target, quantum, buckets.sides), size[1] / size[0])
     elif method == "onetrainer":
         found = _nearest(_onetrainer(target, quantum), size[0] / size[1])
     else:
@@ -211,13 +211,12 @@ def _nearest_log(target: int, quantum: int, size: Size) -> Size:
     wanted = math.log(size[0] / size[1])
     place = bisect_left(logs, wanted)
     # No two sizes have the same aspect, and neighbours differ by far more than 1e-9: the nearest is one of these two.
-    around = range(max(0, place - 1), min(len(sizes), place + 1))
-
-    def distance(place: int) -> tuple[float, int, int]:
-        height, width = sizes[place]
-        return round(abs(logs[place] - wanted), 9), -height * width, -height
-
-    return sizes[min(around, key=distance)]
+    if place in (0, len(sizes)):
+        return sizes[min(place, len(sizes) - 1)]
+    below, above = round(wanted - logs[place - 1], 9), round(logs[place] - wanted, 9)
+    if below != above:
+        return sizes[place - 1 if below < above else place]
+    return max(sizes[place - 1 : place + 1], key=lambda size: (size[0] * size[1], size[0]))
 
 
 # onetrainer, kohya: the first of the nearest in an order that is part of the rule
@@ -245,7 +244,10 @@ def _onetrainer(target: int, quantum: int) -> tuple[tuple[float, Size], ...]:
 
 @lru_cache(maxsize=64)
 def _kohya(target: int, quantum: int, sides: tuple[int, int]) -> tuple[tuple[float, Size], ...]:
-    """(width / height, size) of each bucket, in the order of their widths, then heights."""
+    """(width / height, size) of each bucket, in the order of their widths, then heights.
+
+    No two have the same aspect, so that a picture which has the size of a bucket gets it, as sd-scripts wants.
+    """
     shortest, longest = sides
     square = _floor(target, quantum)
     found = {(square, square)}
@@ -254,13 +256,6 @@ def _kohya(target: int, quantum: int, sides: tuple[int, int]) -> tuple[tuple[flo
         if height >= shortest:
             found |= {(width, height), (height, width)}
     return tuple((width / height, (height, width)) for width, height in sorted(found))
-
-
-def _nearest_kohya(target: int, quantum: int, sides: tuple[int, int], size: Size) -> Size:
-    offered = _kohya(target, quantum, sides)
-    if any(size == other for _, other in offered):
-        return size
-    return _nearest(offered, size[1] / size[0])
 
 
 def _kohya_smaller(target: int, quantum: int, size: Size) -> Size | None:

@@ -141,6 +141,11 @@ def choose_all(wanted: Resolutions, size: tuple[int, int] | None) -> tuple[str, 
         return (_of_area(wanted) if isinstance(wanted, int) else wanted).choose(*size)
     if callable(wanted):
         raise UsageError("the resolution depends on the row and the variation here; say which one you mean")
+    return _choose_each(tuple(wanted), size)
+
+
+@lru_cache(maxsize=16384)
+def _choose_each(wanted: tuple[Resolution | Buckets, ...], size: tuple[int, int] | None) -> tuple[str, ...] | None:
     found: dict[str, None] = {}
     for one in wanted:
         resolutions = choose_all(one, size)
