@@ -16,6 +16,7 @@ logging.getLogger("casstore").addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from casstore import errors as errors
     from casstore.encoders.preprocess import FitCrop as FitCrop
+    from casstore.identity.buckets import Buckets as Buckets
     from casstore.identity.contents import Text as Text
     from casstore.identity.keys import Key as Key
     from casstore.identity.recipes import Preprocess as Preprocess
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from casstore.store import open as open
 
 _HOME = {
+    "Buckets": "casstore.identity.buckets",
     "BuildReport": "casstore.model",
     "FitCrop": "casstore.encoders.preprocess",
     "Hit": "casstore.model",
@@ -44,6 +46,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Buckets",
     "BuildReport",
     "FitCrop",
     "Hit",

@@ -17,6 +17,7 @@ COMPOSITE_CONTEXT = "casstore composite 1"
 KEY_CONTEXT = "casstore key 1"
 RECIPE_CONTEXT = "casstore recipe 1"
 WEIGHTS_CONTEXT = "casstore weights 1"
+DRAW_CONTEXT = "casstore draw 1"
 
 
 def file_digest(data: bytes | memoryview) -> bytes:

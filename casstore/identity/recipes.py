@@ -21,6 +21,11 @@ class Preprocess(Protocol):
 
     Attributes:
         spec: what it does, as a JSON value; a binding field of the recipe.
+
+    It may have two attributes more. `draws`: if true, it is called with a third argument, rng, which gives the
+    `random.Random` of a named draw: rng("crop"). `follow(image, values, size)`: gives another picture of the row the
+    primary's geometry, from the primary's values, and returns the picture only; without it other pictures are
+    preprocessed like the primary, each by itself.
     """
 
     @property

@@ -160,9 +160,9 @@ def test_the_bucket_follows_the_upright_picture(store: casstore.Store, tmp_path:
 def test_a_resolution_that_means_nothing_is_refused(
     store: casstore.Store, stored: list[Path], encoder: FakeEncoder
 ) -> None:
-    """What is no area, "HxW" or None is a UsageError; a string of digits is the area that it spells."""
+    """What is no area, "HxW" or None is a UsageError, as is none at all; digits are the area that they spell."""
     inputs = store.scan(stored[0].parent)
-    for resolution in ("abc", "64x", "0x64", 0, 63, True, 1.5, (64, 64)):
+    for resolution in ("abc", "64x", "0x64", 0, 63, True, 1.5, (), {64}):
         with pytest.raises(UsageError):
             store.plan(inputs, encoder.recipe, resolution=resolution)
     assert store.plan(inputs, encoder.recipe, resolution="64").hits == 2

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from casstore.errors import UsageError
-from casstore.identity.resolutions import buckets, check, choose, parse
+from casstore.identity.buckets import Buckets
+from casstore.identity.resolutions import (
+    RowFacts,
+    buckets,
+    check,
+    choose,
+    choose_all,
+    method_of,
+    parse,
+    resolve,
+)
 from casstore.model import Content
 
 TARGETS = st.integers(64, 2048) | st.sampled_from([256, 512, 768, 1024])
@@ -159,12 +169,15 @@ def test_a_resolution_that_can_be_meant_passes(asked: Any, meant: Any) -> None:
         "big",
         "512x",
         b"512",
-        (512, 512),
+        (),
+        (512, 63),
+        [[512]],
+        {512},
         pytest.param("9" * 5000, id="9...9"),
     ],
 )
 def test_a_resolution_that_cannot_be_meant_is_refused(asked: Any) -> None:
-    """Bools, floats, pairs and areas out of range are UsageErrors that speak of the resolution."""
+    """Bools, floats, sets, nested or empty sequences, areas out of range: UsageErrors that speak of the resolution."""
     with pytest.raises(UsageError, match="resolution"):
         check(asked)
 
@@ -185,3 +198,110 @@ def test_upright_is_the_size_after_the_orientation(orientation: int) -> None:
 def test_upright_without_orientation_is_the_stored_size(width: Any, height: Any, expected: Any) -> None:
     """Without an orientation nothing is turned, and an unknown size stays unknown."""
     assert Content("file", b"\1" * 32, 9, width=width, height=height).upright == expected
+
+
+KOHYA = Buckets(512, method="kohya")
+ROW = RowFacts(3, "cats/a.jpg", "cats", width=1920, height=1080, frames=None)
+
+
+def test_sequences_become_tuples_without_doubles() -> None:
+    """`check` normalises each member; order is kept, functions pass as they are."""
+    assert check([512, "512", "64x64", None, KOHYA]) == (512, "64x64", None, KOHYA)
+    assert check(KOHYA) is KOHYA
+    assert check(len) is len  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "expected"),
+    [
+        (None, None, ("",)),
+        ("64x96", None, ("64x96",)),
+        ((None, "64x96"), None, ("", "64x96")),
+        (512, None, None),
+        (KOHYA, None, None),
+        (("64x96", 512), None, None),
+        (1024, (1080, 1920), ("768x1344",)),
+        (Buckets(1024), (1080, 1920), ("768x1344",)),
+        (Buckets(512, 1024), (100, 100), ("512x512", "1024x1024")),
+        ((1024, "512x512", Buckets(512, 1024), None), (9, 9), ("1024x1024", "512x512", "")),
+        ((768, 1024, Buckets(1280, upscale=False)), (768, 768), ("768x768", "1024x1024")),
+    ],
+)
+def test_all_that_was_asked_for_is_chosen(wanted: Any, size: Any, expected: Any) -> None:
+    """Each once, in order; None only if a size is needed and isn't known."""
+    assert choose_all(check(wanted), size) == expected
+    assert resolve(check(wanted), RowFacts(0, "a", "", *(size or (None, None))[::-1], None), 0) == expected
+
+
+def test_only_one_resolution_can_be_the_only_one() -> None:
+    """`choose` takes whatever gives one, and refuses several and functions."""
+    assert choose((512, Buckets(512)), (5, 5)) == "512x512"
+    with pytest.raises(UsageError, match=r"512x512, 768x768.* ask for one"):
+        choose((512, 768), (5, 5))
+    with pytest.raises(UsageError, match="depends on the row"):
+        choose(lambda row, variation: 512, (5, 5))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, ("",)),
+        ("64x96", ("64x96",)),
+        ("1024", ("768x1344",)),
+        (512, ("384x640",)),
+        ([512, Buckets(1024)], ("384x640", "768x1344")),
+        (Buckets(2048, 4096, upscale=False), ("1024x1920",)),
+    ],
+)
+def test_a_function_may_answer_whatever_can_be_asked_for(answer: Any, expected: Any) -> None:
+    """It is told the row and the variation, and its answer is checked and chosen from."""
+    told = []
+
+    def asked(row: RowFacts, variation: int) -> Any:
+        told.append((row, variation))
+        return answer
+
+    assert resolve(check(asked), ROW, 2) == expected
+    assert told == [(ROW, 2)]
+
+
+@pytest.mark.parametrize("answer", [0, "big", (), 1.5, object(), len])
+def test_a_function_whose_answer_cannot_be_meant_is_told_for_which_row(answer: Any) -> None:
+    """The error names the sample, its group and the variation."""
+    with pytest.raises(UsageError, match=r"resolution.*'cats/a.jpg' of group 'cats', variation 2"):
+        resolve(lambda row, variation: answer, ROW, 2)
+
+
+def test_what_a_function_raises_says_for_which_row() -> None:
+    """The exception itself comes through, with a note."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        resolve(lambda row, variation: row.width // variation, ROW, 0)
+    assert "'cats/a.jpg' of group 'cats', variation 0" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("width, height", [(None, 5), (5, None)])
+def test_of_a_row_without_a_size_only_what_needs_none_is_known(width: Any, height: Any) -> None:
+    """A function is asked all the same."""
+    row = RowFacts(0, "a", "", width, height, None)
+    assert resolve(lambda row, variation: "64x64", row, 0) == ("64x64",)
+    assert resolve(lambda row, variation: 64, row, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (None, None),
+        ("64x64", None),
+        (("64x64", None), None),
+        (512, "casstore 64"),
+        (Buckets(512, 768), "casstore 64"),
+        ((512, "64x64", Buckets(64, quantum=8), 768), "casstore 64, casstore 8"),
+        (KOHYA, "kohya 64 256-1024"),
+        (Buckets(512, method="kohya", upscale=False), "kohya 64 no upscale"),
+        (Buckets(512, method="onetrainer", quantum=8, upscale=False), "onetrainer 8 no upscale"),
+        (len, "function"),
+    ],
+)
+def test_the_method_is_told_for_the_stamp(wanted: Any, expected: Any) -> None:
+    """In words, without targets; nothing where nothing is picked."""
+    assert method_of(wanted) == expected
