@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -177,6 +178,10 @@ class Item:
     resolution: str = ""
     variation: int = 0
     names: frozenset[str] | None = None
+
+    def rng(self, name: str) -> random.Random:
+        """The random numbers of a draw with this name; see `Key.rng`."""
+        return self.key.rng(name)
 
     @property
     def params(self) -> dict[str, Any]:

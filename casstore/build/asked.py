@@ -109,7 +109,7 @@ class Asked:
         )
 
     def ask(
-        self, wanted: resolutions.Resolution, params: Params, variations: Variations
+        self, wanted: resolutions.Resolutions, params: Params, variations: Variations
     ) -> Iterator[tuple[int, Identity | Miss]]:
         """Add the triples, one after the other.
 
@@ -128,7 +128,7 @@ class Asked:
         return self._ask_rows(wanted, params if same is None else None, same, variations)
 
     def _ask_files(
-        self, rows: FileRows, wanted: resolutions.Resolution, params: str, variations: int
+        self, rows: FileRows, wanted: resolutions.Resolutions, params: str, variations: int
     ) -> Iterator[tuple[int, Identity | Miss]]:
         """As below, without an object per row."""
         files, recipe = rows.files, self.recipe.digest
@@ -162,7 +162,7 @@ class Asked:
                     yield added, ("file", digest, digest, recipe, resolution, variation, params)
 
     def _ask_rows(
-        self, wanted: resolutions.Resolution, params_of: Any, same: str | None, variations: Variations
+        self, wanted: resolutions.Resolutions, params_of: Any, same: str | None, variations: Variations
     ) -> Iterator[tuple[int, Identity | Miss]]:
         recipe, none = self.recipe, self._number("{}")
         for place, row in enumerate(self.rows):

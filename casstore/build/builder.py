@@ -27,6 +27,7 @@ from casstore.core.handle import Handle
 from casstore.core.put import Outcome, PutItem
 from casstore.core.results import NOTHING, check_result
 from casstore.errors import BuildInterrupted, CasstoreError, EncoderError, PictureError, SourceNotFoundError, UsageError
+from casstore.identity import resolutions
 from casstore.identity.arrays import shape_of
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode
@@ -105,7 +106,7 @@ class _Build:
         if misses:
             with self.handle.index.write() as connection:
                 run_id = start_run(connection, "build")
-        self.bucket_method: str | None = None
+        self.bucket_method = resolutions.method_of(self.plan.resolution)
         self.batch = Batch(self.handle, run_id=run_id, on_commit=self._committed)
         same_key: list[PlanRow] = []
         error: BaseException | None = None

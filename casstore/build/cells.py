@@ -34,7 +34,7 @@ def kind_of(content: Content | None, path: str | None) -> Kind:
 def resolutions_of(
     content: Content,
     path: str | None,
-    wanted: resolutions.Resolution,
+    wanted: resolutions.Resolutions,
     recipe: Recipe,
     facts: tuple[int, str, str] = (0, "", ""),
     variation: int = 0,
@@ -53,24 +53,26 @@ def resolutions_of(
         "HxW", or "" for the full size; None if nothing is known of its size, so that none can be chosen.
 
     Raises:
-        UsageError: a resolution was asked for of a text or an array.
+        UsageError: a resolution was asked for of a text or an array, or what a function said can't be meant.
     """
     kind = kind_of(content, path)
     if kind in ("text", "array"):
-        if wanted is not None:
+        if wanted is not None and not callable(wanted):
             raise UsageError(f"{'a text' if kind == 'text' else 'an array'} has no resolution; leave {wanted!r} out")
         return (resolutions.FULL,)
-    if content.upright is not None:
-        return (resolutions.choose(wanted, content.upright),)
-    if kind == "picture" or isinstance(wanted, int):
+    size = content.upright
+    if size is None and kind == "picture":
         return None
-    return (wanted or resolutions.FULL,)
+    if not callable(wanted):
+        return resolutions.choose_all(wanted, size)
+    height, width = size or (None, None)
+    return resolutions.resolve(wanted, resolutions.RowFacts(*facts, width, height, content.frames), variation)
 
 
 def key_of(
     cells: Cells,
     recipe: Recipe,
-    wanted: resolutions.Resolution,
+    wanted: resolutions.Resolutions,
     params: str = NO_PARAMS,
     variation: int = 0,
 ) -> Key | None:

@@ -40,7 +40,7 @@ class Source:
 
     handle: Handle
     recipe: Recipe
-    resolution: resolutions.Resolution
+    resolution: resolutions.Resolutions
     texts: Mapping[bytes, str] = field(default_factory=dict)
 
 
@@ -98,18 +98,21 @@ def decode_row(planned: PlanRow, source: Source) -> Decoded:
         key = key_of(cells, source.recipe, source.resolution, planned.params)
         if key is None:
             raise PictureError(next(iter(parts.values())).content.note or "its header can't be read")
-    decoded = {role: _preprocessed(part, key, source.recipe) for role, part in parts.items()}
-    items = {role: _item(planned, key, part) for role, (part, _) in decoded.items()}
-    primary, *others = items
+    primary, *others = parts
+    decoded: dict[str, _Part] = {}
+    decoded[primary], values = _preprocessed(parts[primary], key, source.recipe)
+    for role in others:
+        decoded[role], _ = _preprocessed(parts[role], key, source.recipe, primary=values or None)
+    items = {role: _item(planned, key, part) for role, part in decoded.items()}
     item = dataclasses.replace(items[primary], members={role: items[role] for role in others})
-    shapes = tuple((role, part.shape) for role, (part, _) in decoded.items())
+    shapes = tuple((role, part.shape) for role, part in decoded.items())
     return Decoded(
         planned,
         item,
-        decoded[primary][1],
+        values,
         (key.resolution, shapes),
         tuple(part.unread for part in parts.values() if part.unread is not None),
-        sum(part.nbytes for part, _ in decoded.values()),
+        sum(part.nbytes for part in decoded.values()),
     )
 
 
@@ -158,8 +161,17 @@ def _array(cell: Cell, content: Content) -> _Part:
     return _Part({"path": cell.path, "array": content.array}, content, shape)
 
 
-def _preprocessed(part: _Part, key: Key, recipe: Recipe) -> tuple[_Part, Mapping[str, Any]]:
-    """The part with its picture decoded, and what preprocessing says of it; any other part is as it was."""
+def _preprocessed(
+    part: _Part, key: Key, recipe: Recipe, primary: Mapping[str, Any] | None = None
+) -> tuple[_Part, Mapping[str, Any]]:
+    """The part with its picture decoded, and what preprocessing says of it; any other part is as it was.
+
+    Args:
+        part: read.
+        key: of the row.
+        recipe: its preprocessing.
+        primary: of a member: what preprocessing has said of the primary, whose geometry it gets.
+    """
     data = part.fields.get("data")
     if data is None:
         return part, {}
@@ -168,7 +180,15 @@ def _preprocessed(part: _Part, key: Key, recipe: Recipe) -> tuple[_Part, Mapping
     values: Mapping[str, Any] = {}
     shape: tuple[Any, ...] = (height, width)
     if recipe.preprocess is not None:
-        image, values = recipe.preprocess(image, resolutions.parse(key.resolution))
+        preprocess: Any = recipe.preprocess
+        size = resolutions.parse(key.resolution)
+        follow = getattr(preprocess, "follow", None)
+        if primary is not None and follow is not None:
+            image = follow(image, primary, size)
+        elif getattr(preprocess, "draws", False):
+            image, values = preprocess(image, size, key.rng)
+        else:
+            image, values = preprocess(image, size)
         shape = tuple(getattr(image, "shape", getattr(image, "size", shape)))
     pixels = 3 * shape[0] * shape[1] if len(shape) >= 2 else 0
     fields = {**part.fields, "image": image, "width": width, "height": height}

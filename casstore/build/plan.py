@@ -86,7 +86,7 @@ class Plan:
     """
 
     recipe: Recipe
-    resolution: resolutions.Resolution
+    resolution: resolutions.Resolutions
     asked: Asked = field(repr=False)
     missing: Mapping[int, Miss] = field(repr=False)
     lacking: Mapping[int, frozenset[str]] = field(repr=False)
@@ -182,7 +182,7 @@ def make_plan(
     handle: Handle,
     rows: Sequence[Row],
     recipe: Recipe,
-    resolution: resolutions.Resolution,
+    resolution: resolutions.Resolutions,
     *,
     role: str | Sequence[str] | None = None,
     params: Params = None,
@@ -320,10 +320,11 @@ def _present(rows: Sequence[Row], roles: tuple[str, ...], absent: Absent) -> tup
     ], 0
 
 
-def _check_strides(recipe: Recipe, resolution: resolutions.Resolution) -> None:
+def _check_strides(recipe: Recipe, wanted: resolutions.Resolutions) -> None:
     """Refuse a fixed resolution at which no tensor could have the shape that the recipe declares."""
-    size = resolutions.parse(resolution) if isinstance(resolution, str) else None
     strides = recipe.stride.values() if isinstance(recipe.stride, Mapping) else [recipe.stride]
-    for stride in strides:
-        if size is not None and stride is not None and (size[0] % stride or size[1] % stride):
-            raise UsageError(f"resolution {resolution} isn't divisible by the stride {stride} of {recipe.name}")
+    for resolution in wanted if isinstance(wanted, tuple) else (wanted,):
+        size = resolutions.parse(resolution) if isinstance(resolution, str) else None
+        for stride in strides:
+            if size is not None and stride is not None and (size[0] % stride or size[1] % stride):
+                raise UsageError(f"resolution {resolution} isn't divisible by the stride {stride} of {recipe.name}")

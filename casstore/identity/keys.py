@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from casstore.identity import resolutions
 from casstore.identity.canonical import canonical
 from casstore.identity.contents import FilePath, content_of_value, text_content
 from casstore.identity.digests import COMPOSITE_CONTEXT, KEY_CONTEXT, canonical_digest, file_digest, json_digest
+from casstore.identity.draws import draw
 from casstore.identity.recipes import Recipe
 from casstore.model import Content, Member
 
@@ -82,6 +84,11 @@ class Key:
     def together(self) -> Together:
         """What is encoded under this key."""
         return Together(self.primary, self.members, self.inputs)
+
+    def rng(self, name: str) -> random.Random:
+        """The random numbers of a named draw: of the recipe's seed, the primary and the variation alone, so that
+        recipes that share a seed draw alike. Of its methods only `random()` is promised to stay the same."""
+        return draw(name, self.recipe.seed, self.primary.digest, self.variation)
 
     def inputs_of(self, name: str) -> Together | None:
         """What a tensor or value of this name depends on, as the recipe says; None: on all that is encoded."""

@@ -64,7 +64,7 @@ class Recipe:
         UsageError: a field isn't JSON; the message names it.
     """
 
-    __slots__ = ("batch", "codec", "depends", "digest", "geometry", "name", "preprocess", "spec", "stride")
+    __slots__ = ("batch", "codec", "depends", "digest", "geometry", "name", "preprocess", "seed", "spec", "stride")
 
     name: str
     digest: bytes
@@ -124,6 +124,7 @@ class Recipe:
         self.preprocess = callable_preprocess
         self.codec = codec
         self.batch = batch
+        self.seed = seed
         self.geometry = geometry or ("crop_offset", "crop_resolution", "original_resolution", "flip", "frames")
         self.depends = {k: tuple(v) for k, v in (depends or {}).items()}
         self.stride = stride if not isinstance(stride, Mapping) else dict(stride)

@@ -26,9 +26,10 @@ def key_of_file(
     handle: Handle,
     path: str | os.PathLike[str],
     recipe: Recipe,
-    wanted: resolutions.Resolution,
+    wanted: resolutions.Resolutions,
     *,
     only_one: bool,
+    variation: int,
     members: Mapping[str, Any] | None,
     params: Mapping[str, Any] | None,
 ) -> Key:
@@ -40,6 +41,7 @@ def key_of_file(
         recipe: what its tensors are made with.
         wanted: the resolution.
         only_one: none was given; `wanted` means nothing then.
+        variation: counts from 0.
         members: by role; None: not given.
         params: further JSON.
     """
@@ -48,7 +50,8 @@ def key_of_file(
     beside = None if members is None else _contents(handle, members)
     with handle.index.read() as connection:
         forms = forms_with(connection, content, recipe.digest)
-        alike = [form for form in forms if form.params == told] or forms
+        drawn = [form for form in forms if form.variation == variation] or forms
+        alike = [form for form in drawn if form.params == told] or drawn
         stored = composites(connection, list({form.inputs for form in alike}))
     if beside is not None:
         alike = [form for form in alike if _fits(content, beside, stored.get(form.inputs))]
@@ -64,7 +67,7 @@ def key_of_file(
     else:
         role = next(role for role in PRIMARY_ROLES if role not in (members or {}))
         found = [Member(role, 0, content), *beside] if beside else []
-    return Key(content, recipe, resolution, params=told, members=tuple(found))
+    return Key(content, recipe, resolution, variation, told, members=tuple(found))
 
 
 def _contents(handle: Handle, members: Mapping[str, Any]) -> list[Member]:
@@ -96,7 +99,7 @@ def _only_resolution(path: str | os.PathLike[str], recipe: Recipe, forms: list[F
     return stored[0] if stored else resolutions.FULL
 
 
-def _resolution(content: Content, path: str | os.PathLike[str], wanted: resolutions.Resolution, recipe: Recipe) -> str:
+def _resolution(content: Content, path: str | os.PathLike[str], wanted: resolutions.Resolutions, recipe: Recipe) -> str:
     if wanted is None or isinstance(wanted, str):
         return wanted or resolutions.FULL
     found = resolutions_of(content, os.fsdecode(path), wanted, recipe)

@@ -258,7 +258,7 @@ class Store(Reading):
         recipe: Recipe,
         *,
         role: str | Sequence[str] | None = None,
-        resolution: resolutions.Resolution = None,
+        resolution: resolutions.Resolutions = None,
         params: Params = None,
         absent: Absent = "skip",
         variations: Variations = None,
@@ -275,7 +275,9 @@ class Store(Reading):
                 don't matter. None: the rows' first role. A row with several contents under a role is planned once for
                 each of them; those of several roles go side by side.
             resolution: N: of the sizes with about N * N pixels, in steps of 64, the one whose shape is nearest to the
-                picture's; "HxW": this one; None: the full size. Texts and arrays have none.
+                picture's; `casstore.Buckets`: the same by other rules; "HxW": this one; None: the full size; a list:
+                each of these; or a function of the row's facts and the variation that returns any of them
+                (docs/resolutions.md). Texts and arrays have none.
             params: further JSON that tells variants apart and that the encoder gets, {"frames": 16}; or a function of
                 the row that returns it.
             absent: what becomes of a row without the primary: "skip": left out and counted; "error"; "empty": the empty

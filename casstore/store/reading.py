@@ -27,7 +27,7 @@ class _TheOnlyOne:
 THE_ONLY_ONE: Final = _TheOnlyOne()
 """The resolution that is stored, if there is just one."""
 
-Wanted = resolutions.Resolution | _TheOnlyOne
+Wanted = resolutions.Resolutions | _TheOnlyOne
 
 
 class Reading:
@@ -41,6 +41,7 @@ class Reading:
         recipe: Recipe,
         *,
         resolution: Wanted = THE_ONLY_ONE,
+        variation: int = 0,
         members: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Key:
@@ -50,6 +51,7 @@ class Reading:
             path: the file.
             recipe: what its tensors are made with.
             resolution: N, "HxW", or None (the full size); if it isn't given: the only one that is stored.
+            variation: counts from 0.
             members: {role: path, text, tensor or array} of what it was encoded together with, see `Key.of`; {}: alone;
                 if it isn't given: the only ones that are stored.
             params: what it was encoded with besides.
@@ -64,7 +66,9 @@ class Reading:
 
         only = isinstance(resolution, _TheOnlyOne)
         wanted = None if isinstance(resolution, _TheOnlyOne) else resolutions.check(resolution)
-        return key_of_file(self._handle, path, recipe, wanted, only_one=only, members=members, params=params)
+        return key_of_file(
+            self._handle, path, recipe, wanted, only_one=only, variation=variation, members=members, params=params
+        )
 
     def lookup(self, key: Key) -> Hit | Miss:
         """What is known of a key; opens no object."""
@@ -104,6 +108,7 @@ class Reading:
         recipe: Recipe | None = None,
         *,
         resolution: Wanted = THE_ONLY_ONE,
+        variation: int = 0,
         members: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         names: Sequence[str] | None = None,
@@ -116,7 +121,7 @@ class Reading:
         Args:
             what: a key, or the path of a file (as it is now: an edited file is a miss).
             recipe: with a path: what the tensors were made with.
-            resolution, members, params: with a path, see `key`.
+            resolution, variation, members, params: with a path, see `key`.
             names: of the tensors and values that are wanted, besides those in `out`; None: all. Other tensors aren't
                 read.
             out: {name: tensor or array of the stored dtype and shape} to read into instead of new memory.
@@ -136,7 +141,7 @@ class Reading:
         return retried(
             lambda: load(
                 self._handle,
-                self._key(what, recipe, resolution, members, params),
+                self._key(what, recipe, resolution, variation, members, params),
                 names=names,
                 out=out,
                 as_numpy=as_numpy,
@@ -220,13 +225,17 @@ class Reading:
         what: Key | Path,
         recipe: Recipe | None,
         resolution: Wanted,
+        variation: int,
         members: Mapping[str, Any] | None,
         params: Mapping[str, Any] | None,
     ) -> Key:
         if isinstance(what, Key):
-            if recipe is not None or not isinstance(resolution, _TheOnlyOne) or (members, params) != (None, None):
-                raise UsageError("a key has its recipe, resolution, members and params already; leave them out")
+            only = isinstance(resolution, _TheOnlyOne)
+            if recipe is not None or not only or variation or (members, params) != (None, None):
+                raise UsageError(
+                    "a key has its recipe, resolution, variation, members and params already; leave them out"
+                )
             return what
         if recipe is None:
             raise UsageError(f"which recipe? store.get({os.fspath(what)!r}, recipe)")
-        return self.key(what, recipe, resolution=resolution, members=members, params=params)
+        return self.key(what, recipe, resolution=resolution, variation=variation, members=members, params=params)
