@@ -15,6 +15,7 @@ logging.getLogger("casstore").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from casstore import errors as errors
+    from casstore.encoders.collector import BatchCollector as BatchCollector
     from casstore.encoders.preprocess import FitCrop as FitCrop
     from casstore.identity.contents import Text as Text
     from casstore.identity.keys import Key as Key
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from casstore.store import open as open
 
 _HOME = {
+    "BatchCollector": "casstore.encoders.collector",
     "BuildReport": "casstore.model",
     "FitCrop": "casstore.encoders.preprocess",
     "Hit": "casstore.model",
@@ -44,6 +46,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BatchCollector",
     "BuildReport",
     "FitCrop",
     "Hit",
