@@ -15,6 +15,7 @@ logging.getLogger("casstore").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from casstore import errors as errors
+    from casstore.encoders.collector import BatchCollector as BatchCollector
     from casstore.encoders.preprocess import FitCrop as FitCrop
     from casstore.identity.buckets import Buckets as Buckets
     from casstore.identity.contents import Text as Text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from casstore.store import open as open
 
 _HOME = {
+    "BatchCollector": "casstore.encoders.collector",
     "Buckets": "casstore.identity.buckets",
     "BuildReport": "casstore.model",
     "FitCrop": "casstore.encoders.preprocess",
@@ -46,6 +48,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BatchCollector",
     "Buckets",
     "BuildReport",
     "FitCrop",
