@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from casstore import errors as errors
     from casstore.encoders.preprocess import FitCrop as FitCrop
     from casstore.identity.contents import Text as Text
+    from casstore.identity.decoding import Decode as Decode
     from casstore.identity.keys import Key as Key
     from casstore.identity.recipes import Preprocess as Preprocess
     from casstore.identity.recipes import Recipe as Recipe
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BuildReport": "casstore.model",
+    "Decode": "casstore.identity.decoding",
     "FitCrop": "casstore.encoders.preprocess",
     "Hit": "casstore.model",
     "Item": "casstore.model",
@@ -45,6 +47,7 @@ _HOME = {
 
 __all__ = [
     "BuildReport",
+    "Decode",
     "FitCrop",
     "Hit",
     "Item",

@@ -20,6 +20,7 @@
     ├── SourceNotFoundError (FileNotFoundError)      1   the file that was asked for isn't there
     ├── PictureError                                 1   the file is no picture that can be decoded
     ├── TextError                                    1   the file is no text that can be read
+    ├── IdentityMismatchError                        1   it was made with another recipe than the expected one
     ├── EncoderError                                 1   an encoder returned something that can't be stored
     │   └── NonFiniteError                               ... NaN or infinity
     └── BuildInterrupted (KeyboardInterrupt)       130   Ctrl-C; carries the report, nothing committed is lost
@@ -31,7 +32,7 @@ happened, to what, and what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from casstore.model import BuildReport, Miss
@@ -153,6 +154,18 @@ class PictureError(CasstoreError):
 
 class TextError(CasstoreError):
     """The file is no text that a reader can read."""
+
+
+class IdentityMismatchError(CasstoreError):
+    """Something was made with another recipe than the one that is expected.
+
+    Attributes:
+        fields: {binding field: (expected, got)} of those that differ; None: not given.
+    """
+
+    def __init__(self, message: str, fields: Mapping[str, tuple[Any, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.fields = dict(fields or {})
 
 
 class EncoderError(CasstoreError):
