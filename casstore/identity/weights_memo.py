@@ -65,16 +65,19 @@ def facts_of(tensors: Mapping[str, Any]) -> Facts | None:
     facts: list[Any] = []
     sample = xxhash.xxh3_128()
     elsewhere: dict[Any, list[tuple[Any, int]]] = {}
+    plain = (torch.Tensor, torch.nn.Parameter)
+    strided, string_at = torch.strided, ctypes.string_at
     for name, tensor in tensors.items():
-        # A subclass may keep its numbers anywhere; an inference tensor has no version.
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        # A subclass may keep its numbers anywhere.
+        if type(tensor) not in plain or tensor.layout != strided or tensor.is_meta:
             return None
-        device = tensor.device
-        if device.type == "meta" or tensor.is_quantized or tensor.is_inference():
+        try:
+            address, version = tensor.data_ptr(), tensor._version
+        except RuntimeError:  # made in inference mode
             return None
-        address, shape, strides = tensor.data_ptr(), tensor.shape, tensor.stride()
+        shape, strides, device = tensor.shape, tensor.stride(), tensor.device
         # All in one list: many small ones that stay would wake the garbage collector, which takes longer than all this.
-        facts += (name, address, tensor._version, tensor.dtype, device, len(shape), *shape, *strides)
+        facts += (name, address, version, tensor.dtype, device, len(shape), *shape, *strides)
         count = tensor.numel()
         if not count:
             continue
@@ -82,11 +85,11 @@ def facts_of(tensors: Mapping[str, Any]) -> Facts | None:
             # From its first element to its last, whatever is between them: what belongs to others only costs a digest.
             count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         nbytes = count * tensor.element_size()
-        if device.type != "cpu":
+        if not tensor.is_cpu:
             elsewhere.setdefault(device, []).append((tensor, nbytes))
         elif address:
             for begin, end in pieces(nbytes):
-                sample.update(ctypes.string_at(address + begin, end - begin))
+                sample.update(string_at(address + begin, end - begin))
     for found in elsewhere.values():
         sample.update(sampled_there(found))
     return (*facts, sample.digest())
