@@ -15,6 +15,7 @@ from sqlalchemy.dialects.sqlite import insert
 from casstore.identity.digests import plain_digest, repeated_digest, signed
 from casstore.identity.keys import Key
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, last_id, now_ms
+from casstore.index.recipes import unretire_used
 from casstore.index.tables import (
     failures,
     hash_members,
@@ -237,7 +238,7 @@ _save_text = Statement(insert(texts).on_conflict_do_nothing(), ("hash_id", "text
 _save_member = Statement(
     insert(hash_members).on_conflict_do_nothing(), tuple(column.name for column in hash_members.columns)
 )
-_recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec"))
+_recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec", "namespace"))
 _stamps = Interned(schema_stamps, ("names",))
 _values = Interned(value_sets, ("data",))
 _object_ids = ByDigest(lambda digests: select(objects.c.digest, objects.c.id).where(objects.c.digest.in_(digests)))
@@ -303,10 +304,12 @@ def save_inputs(connection: AnyConnection, keys: Iterable[Key]) -> dict[tuple[st
 
 
 def save_recipes(connection: AnyConnection, keys: Iterable[Key]) -> dict[bytes, int]:
-    """{recipe digest: id} of the recipes of these keys, inserted where they are new."""
+    """{recipe digest: id} of the recipes of these keys, inserted where they are new; none of them stays retired."""
     wanted = {key.recipe.digest: key.recipe for key in keys}
     now = now_ms()
-    return _recipes.save(connection, {digest: (r.name, r.spec, now, r.codec) for digest, r in wanted.items()})
+    rows = {digest: (r.name, r.spec, now, r.codec, r.namespace) for digest, r in wanted.items()}
+    unretire_used(connection, list(wanted))
+    return _recipes.save(connection, rows)
 
 
 def save_variants(
