@@ -361,6 +361,11 @@ class RecipeInfo:
     encoded_at: int | None
     retired_at: int | None
 
+    @property
+    def title(self) -> str:
+        """How people see and may name it: its name, behind its namespace if it has one ("team/sdxl-vae")."""
+        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:

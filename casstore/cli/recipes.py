@@ -9,6 +9,7 @@ import click
 
 from casstore.cli.common import open_store, with_store
 from casstore.cli.output import ago, counted, emit, number, say, size, table
+from casstore.errors import UsageError
 from casstore.identity.keys import short
 from casstore.identity.recipes import difference, shown, spec_fields
 from casstore.index.recipes import the_recipe
@@ -43,7 +44,7 @@ def ls_command(place: str | None, as_json: bool) -> None:
     for recipe in found[:ROWS]:
         sizes = number(recipe.variants), size(recipe.stored_bytes), size(recipe.payload_bytes)
         last = ago(recipe.encoded_at) if recipe.encoded_at is not None else ""
-        rows.append((_name(recipe), _short(recipe), *sizes, last, "retired" if recipe.retired_at is not None else ""))
+        rows.append((recipe.title, _short(recipe), *sizes, last, "retired" if recipe.retired_at is not None else ""))
     for line in table(rows, right=(2, 3, 4)):
         say(line)
     if len(found) > ROWS:
@@ -61,14 +62,14 @@ def show_command(name: str, place: str | None, as_json: bool) -> None:
         emit(_record(recipe))
         return
     retired = f", retired {ago(recipe.retired_at)}" if recipe.retired_at is not None else ""
-    say(f"{_name(recipe)}: {counted(recipe.variants, 'variant')}, {size(recipe.stored_bytes)}{retired}")
+    say(f"{recipe.title}: {counted(recipe.variants, 'variant')}, {size(recipe.stored_bytes)}{retired}")
     say()
     encoded = f"; last build {ago(recipe.encoded_at)}" if recipe.encoded_at is not None else ""
     say(f"digest   {recipe.digest}")
     say(f"used     first {ago(recipe.created_at)}{encoded}")
     say(f"takes    {size(recipe.stored_bytes)}, plain {size(recipe.payload_bytes)}")
     say()
-    for line in table([(field, shown(value)) for field, value in spec_fields(recipe.spec).items()]):
+    for line in table([(field, shown(value)) for field, value in _fields(recipe).items()]):
         say(line)
     say()
     undo = " --undo" if recipe.retired_at is not None else ""
@@ -91,11 +92,11 @@ def diff_command(one: str, other: str, place: str | None, as_json: bool) -> int:
             emit({"field": field, "a": its, "b": others})
         emit({"a": a.digest, "b": b.digest, "differences": len(found)})
     elif not found:
-        say(f"{_name(a)} {_short(a)} is one recipe, not two")
+        say(f"{a.title} {_short(a)} is one recipe, not two")
     else:
         say(f"{counted(len(found), 'field')} {'differs' if len(found) == 1 else 'differ'}")
         say()
-        rows: list[tuple[str, ...]] = [("", f"{_name(a)} {_short(a)}", f"{_name(b)} {_short(b)}")]
+        rows: list[tuple[str, ...]] = [("", f"{a.title} {_short(a)}", f"{b.title} {_short(b)}")]
         for line in table([*rows, *((field, shown(its), shown(others)) for field, its, others in found)]):
             say(line)
     return int(bool(found))
@@ -115,7 +116,7 @@ def retire_command(name: str, undo: bool, place: str | None, as_json: bool) -> N
     if as_json:
         emit(_record(recipe))
         return
-    what = f"{_name(recipe)} {_short(recipe)}"
+    what = f"{recipe.title} {_short(recipe)}"
     holds = f"{counted(recipe.variants, 'variant')}, {size(recipe.stored_bytes)}"
     say(f"{what} is {'wanted again' if undo else 'retired'}: {holds}")
     if not undo:
@@ -124,12 +125,14 @@ def retire_command(name: str, undo: bool, place: str | None, as_json: bool) -> N
 
 
 def _record(recipe: RecipeInfo) -> dict[str, Any]:
-    record = dataclasses.asdict(recipe)
-    return record | {"spec": spec_fields(recipe.spec)}
+    return dataclasses.asdict(recipe) | {"spec": _fields(recipe)}
 
 
-def _name(recipe: RecipeInfo) -> str:
-    return recipe.name if recipe.namespace is None else f"{recipe.namespace}/{recipe.name}"
+def _fields(recipe: RecipeInfo) -> dict[str, Any]:
+    try:
+        return spec_fields(recipe.spec)
+    except UsageError:  # a flipped bit in one must not hide the others
+        return {"unreadable": recipe.spec}
 
 
 def _short(recipe: RecipeInfo) -> str:

@@ -81,7 +81,8 @@ def the_recipe(found: Sequence[RecipeInfo], named: str | Recipe) -> RecipeInfo:
 
     Args:
         found: from `list_recipes`.
-        named: the recipe itself, its name, its digest, or the first hex digits of that (four or more).
+        named: the recipe itself, its name (alone or behind its namespace), its digest, or the first hex digits of that,
+            four or more.
 
     Raises:
         UsageError: there is none, or several; it lists them.
@@ -92,13 +93,17 @@ def the_recipe(found: Sequence[RecipeInfo], named: str | Recipe) -> RecipeInfo:
     else:
         given = named.lower()
         whole = re.fullmatch(f"[0-9a-f]{{{PREFIX},64}}", given) is not None
-        meant = [recipe for recipe in found if recipe.name == named or (whole and recipe.digest.startswith(given))]
+        meant = [
+            recipe
+            for recipe in found
+            if named in (recipe.name, recipe.title) or (whole and recipe.digest.startswith(given))
+        ]
         told = repr(named)
     if len(meant) == 1:
         return meant[0]
     if not meant:
         raise UsageError(f"there is no recipe {told} in this store; casstore recipes ls lists those that there are")
-    lines = [f"{recipe.digest[:12]} ({recipe.name}, {recipe.variants:,} variants)" for recipe in meant[:CANDIDATES]]
+    lines = [f"{recipe.digest[:12]} ({recipe.title}, {recipe.variants:,} variants)" for recipe in meant[:CANDIDATES]]
     more = f", and {len(meant) - CANDIDATES} more" if len(meant) > CANDIDATES else ""
     raise UsageError(f"{told} could be any of {len(meant)} recipes; name one by its digest: {', '.join(lines)}{more}")
 

@@ -27,7 +27,8 @@ class Recipes:
         """Say that a recipe isn't wanted any more. It still serves hits; whoever stores with it brings it back.
 
         Args:
-            recipe: itself, its name, or the first hex digits (four or more) of its digest.
+            recipe: itself, its name (alone or behind its namespace: "team/sdxl-vae"), or the first hex digits, four or
+                more, of its digest.
             undo: say that it is wanted after all.
 
         Returns:

@@ -93,6 +93,23 @@ def test_a_recipe_is_named_by_name_or_digest(cli: Plain, name: str) -> None:
     assert found["digest"] == CLIP.digest.hex()
 
 
+def test_a_namespace_tells_recipes_of_one_name_apart(cli: Plain) -> None:
+    """As the list shows it, team/vae names just one."""
+    (found,) = records(cli("show", "team/vae", "--json"))
+    assert found["digest"] == VAE.digest.hex()
+
+
+def test_a_damaged_row_does_not_hide_the_others(cli: Plain, filled: casstore.Store) -> None:
+    """Of a spec in which a bit has flipped, the text is shown."""
+    with filled._handle.index.write() as connection:
+        connection.exec_driver_sql("UPDATE recipes SET spec = '{' WHERE name = 'clip'")
+    *found, _ = records(cli("ls", "--json"))
+    assert [record["spec"] for record in found if record["name"] == "clip"] == [{"unreadable": "{"}]
+    assert cli("show", "clip")[0] == 0
+    with filled._handle.index.read() as connection:
+        assert newest_named(connection, "clip") is None
+
+
 def test_show_tells_the_fields_for_people(cli: Plain) -> None:
     """Its verdict, its whole digest, its binding fields, and how to retire it."""
     out = cli("show", VAE.digest.hex()[:8])[1]

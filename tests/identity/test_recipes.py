@@ -145,6 +145,23 @@ def test_what_each_field_adds_to_the_spec(fields: dict[str, Any], spec: str) -> 
     assert Recipe("vae", **fields).spec == spec
 
 
+@pytest.mark.parametrize(
+    ("fields", "digest"),
+    [
+        ({}, "33ed2cf2c9ba030d9c901d640405d21201617fe025becdd1a5e848b55da9c923"),
+        ({"batch": 4}, "b60aa15ac5817b4fbe0546dd4007e6bd58ad89fff67287d720584113ed5b3423"),
+        (
+            {"decode": Decode(orientation="ignore", background="mask")},
+            "98b1c106e21d92bee8cf87fa0999bab9372f2c8c1165208b0f02040eff5a5e5a",
+        ),
+    ],
+    ids=str,
+)
+def test_a_digest_is_the_same_in_every_version(fields: dict[str, Any], digest: str) -> None:
+    """What was stored once is found by every later casstore."""
+    assert Recipe("vae", **fields).digest.hex() == digest
+
+
 def test_fields_that_are_not_given_have_their_defaults() -> None:
     """Without them a batch has any length, pictures are decoded as ever, and nothing depends on less than all roles."""
     recipe = Recipe("vae")
