@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from casstore.encoders.preprocess import FitCrop as FitCrop
     from casstore.identity.buckets import Buckets as Buckets
     from casstore.identity.contents import Text as Text
+    from casstore.identity.decoding import Decode as Decode
     from casstore.identity.keys import Key as Key
     from casstore.identity.recipes import Preprocess as Preprocess
     from casstore.identity.recipes import Recipe as Recipe
@@ -34,6 +35,7 @@ _HOME = {
     "BatchCollector": "casstore.encoders.collector",
     "Buckets": "casstore.identity.buckets",
     "BuildReport": "casstore.model",
+    "Decode": "casstore.identity.decoding",
     "FitCrop": "casstore.encoders.preprocess",
     "Hit": "casstore.model",
     "Item": "casstore.model",
@@ -51,6 +53,7 @@ __all__ = [
     "BatchCollector",
     "Buckets",
     "BuildReport",
+    "Decode",
     "FitCrop",
     "Hit",
     "Item",

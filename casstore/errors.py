@@ -21,6 +21,7 @@
     ├── PictureError                                 1   the file is no picture that can be decoded
     ├── TextError                                    1   the file is no text that can be read
     ├── ConflictError                                1   another result is stored under the key already
+    ├── IdentityMismatchError                        1   it was made with another recipe than the expected one
     ├── EncoderError                                 1   an encoder returned something that can't be stored
     │   └── NonFiniteError                               ... NaN or infinity
     └── BuildInterrupted (KeyboardInterrupt)       130   Ctrl-C; carries the report, nothing committed is lost
@@ -32,7 +33,7 @@ happened, to what, and what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from casstore.model import BuildReport, Miss
@@ -158,6 +159,18 @@ class TextError(CasstoreError):
 
 class ConflictError(CasstoreError):
     """Another result is stored under a key already, and was kept."""
+
+
+class IdentityMismatchError(CasstoreError):
+    """Something was made with another recipe than the one that is expected.
+
+    Attributes:
+        fields: {binding field: (expected, got)} of those that differ; None: not given.
+    """
+
+    def __init__(self, message: str, fields: Mapping[str, tuple[Any, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.fields = dict(fields or {})
 
 
 class EncoderError(CasstoreError):

@@ -347,6 +347,38 @@ class RecipeUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class RecipeInfo:
+    """A recipe that a store knows.
+
+    Attributes:
+        name, namespace: as its Recipe said when it was first used.
+        digest: 64 hex digits.
+        spec: its binding fields, as canonical JSON.
+        variants: how many are stored.
+        payload_bytes, stored_bytes: of their distinct objects, before and after compression.
+        created_at: when it was first used, ms UTC.
+        encoded_at: when the last build that stored something with it began; None: no build has.
+        retired_at: since when it is retired; None: it isn't.
+    """
+
+    name: str
+    namespace: str | None
+    digest: str
+    spec: str
+    variants: int
+    payload_bytes: int
+    stored_bytes: int
+    created_at: int
+    encoded_at: int | None
+    retired_at: int | None
+
+    @property
+    def title(self) -> str:
+        """How people see and may name it: its name, behind its namespace if it has one ("team/sdxl-vae")."""
+        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """A past build or gc: kind, start (ms UTC), end (None: it never ended), its counts, and its error."""
 

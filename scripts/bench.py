@@ -16,6 +16,7 @@ from bench_index import bench_index, bench_million
 from bench_put import bench_put
 from bench_read import bench_read
 from bench_scan import FILES, bench_scan
+from bench_weights import bench_weights
 
 BENCHES: dict[str, Callable[[Path], Any]] = {
     "codec": bench_codec,
@@ -23,6 +24,7 @@ BENCHES: dict[str, Callable[[Path], Any]] = {
     "million": bench_million,
     "put": bench_put,
     "read": bench_read,
+    "weights": bench_weights,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from casstore.errors import UsageError
 from casstore.identity import resolutions
+from casstore.identity.decoding import upright_under
 from casstore.identity.keys import NO_PARAMS, Key
 from casstore.identity.recipes import Recipe
 from casstore.model import Content, Member
@@ -60,7 +61,7 @@ def resolutions_of(
         if wanted is not None and not callable(wanted):
             raise UsageError(f"{'a text' if kind == 'text' else 'an array'} has no resolution; leave {wanted!r} out")
         return (resolutions.FULL,)
-    size = content.upright
+    size = upright_under(content, recipe.decode)
     if size is None and kind == "picture":
         return None
     if not callable(wanted):

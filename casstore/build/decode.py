@@ -175,7 +175,7 @@ def _preprocessed(
     data = part.fields.get("data")
     if data is None:
         return part, {}
-    image: Any = decode(data)
+    image: Any = decode(data, recipe.decode)
     width, height = image.size
     values: Mapping[str, Any] = {}
     shape: tuple[Any, ...] = (height, width)

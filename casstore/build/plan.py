@@ -16,7 +16,8 @@ from casstore.errors import UsageError
 from casstore.identity import resolutions
 from casstore.identity.contents import text_content
 from casstore.identity.keys import NO_PARAMS, Key
-from casstore.identity.recipes import Recipe
+from casstore.identity.recipes import Recipe, difference
+from casstore.index.recipes import newest_named
 from casstore.index.states import States, usual_encode_us
 from casstore.index.variants import Identity
 from casstore.model import Miss
@@ -216,8 +217,14 @@ def make_plan(
     for number, told in asked.ask(wanted, params, variations):
         found.add(number, told)
     found.look()
-    with handle.index.glance() as connection:
-        usual = usual_encode_us(connection, recipe.digest, recipe.name) if found.missing else None
+    usual, notes = None, list(recipe.lint())
+    if found.missing:
+        with handle.index.read() as connection:
+            usual = usual_encode_us(connection, recipe.digest, recipe.name)
+            newest = newest_named(connection, recipe.name)
+        if newest is not None and newest[0] != recipe.digest and found.new_recipe:
+            fields = ", ".join(name for name, _, _ in difference(newest[1], recipe.spec))
+            notes.append(f"new recipe; differs from the newest {recipe.name!r} in: {fields}")
     return Plan(
         recipe,
         wanted,
@@ -229,6 +236,7 @@ def make_plan(
         None if names is None else tuple(names),
         augment,
         usual,
+        tuple(notes),
     )
 
 
@@ -241,6 +249,11 @@ class _Lookup:
         self._chunk: list[tuple[int, Identity]] = []
         self.missing: dict[int, Miss] = {}
         self.lacking: dict[int, frozenset[str]] = {}
+
+    @property
+    def new_recipe(self) -> bool:
+        """Whether nothing has ever been stored with the recipe."""
+        return not self._states.known
 
     def add(self, number: int, told: Identity | Miss) -> None:
         """A triple, by its key's values; or why it has none."""

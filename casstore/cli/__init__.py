@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "db": ("casstore.cli.db", "Look after the index itself: upgrade, restore, copy."),
     "gc": ("casstore.cli.upkeep", "Remove what nobody refers to any more (a dry run without --yes)."),
     "init": ("casstore.cli.init", "Make a store."),
+    "recipes": ("casstore.cli.recipes", "List, show, compare and retire what tensors were made with."),
     "repack": ("casstore.cli.upkeep", "Change how objects are stored: compressed, or raw for mapping."),
     "roots": ("casstore.cli.roots", "List, move and confirm the dataset folders that the store knows."),
     "sql": ("casstore.cli.sql", "Run a SELECT over the index."),

@@ -274,6 +274,17 @@ CREATE VIEW v_variants AS SELECT CASE h.kind WHEN 'text' THEN NULL
   FROM variants v
   JOIN hashes h ON h.id = v.hash_id
   JOIN recipes r ON r.id = v.recipe_id;
+CREATE VIEW v_usage AS SELECT r.name, r.namespace, lower(hex(r.digest)) AS digest,
+       (SELECT count(*) FROM variants v WHERE v.recipe_id = r.id) AS variants,
+       coalesce((SELECT sum(l.nbytes) FROM objects o JOIN layouts l ON l.id = o.layout_id WHERE o.id IN
+                  (SELECT p.object_id FROM variants v JOIN variant_parts p ON p.variant_id = v.id
+                    WHERE v.recipe_id = r.id)), 0) AS payload_bytes,
+       coalesce((SELECT sum(o.stored_bytes) FROM objects o WHERE o.id IN
+                  (SELECT p.object_id FROM variants v JOIN variant_parts p ON p.variant_id = v.id
+                    WHERE v.recipe_id = r.id)), 0) AS stored_bytes,
+       strftime('%Y-%m-%dT%H:%M:%SZ', r.created_at / 1000, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%SZ', r.retired_at / 1000, 'unixepoch') AS retired_at
+  FROM recipes r;
 CREATE VIEW v_runs AS SELECT id AS run, kind,
        strftime('%Y-%m-%dT%H:%M:%SZ', started_at / 1000, 'unixepoch') AS started_at,
        strftime('%Y-%m-%dT%H:%M:%SZ', finished_at / 1000, 'unixepoch') AS finished_at,

@@ -149,6 +149,11 @@ class States:
         )
         self._names: dict[tuple[Any, ...], frozenset[str]] = {}
 
+    @property
+    def known(self) -> bool:
+        """Whether the index knows the recipe; told after a `find`."""
+        return self._recipe_id is not None
+
     def find(self, connection: AnyConnection, contents: Sequence[bytes]) -> dict[Identity, State]:
         """{key as plain values: state} of all that is stored of these contents with the recipe."""
         if self._recipe_id is None:

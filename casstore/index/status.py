@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, func, select
 
-from casstore.index.tables import failures, hashes, layouts, objects, recipes, sources, variant_parts, variants
+from casstore.index.recipes import list_recipes
+from casstore.index.tables import failures, hashes, layouts, objects, sources, variants
 from casstore.model import RecipeUsage
 
 
@@ -49,37 +50,7 @@ def count_all(connection: Connection) -> Counts:
 
 def usage_by_recipe(connection: Connection) -> list[RecipeUsage]:
     """What each recipe takes, most variants first; an object that two recipes share counts for both."""
-    pairs = (
-        select(variants.c.recipe_id, variant_parts.c.object_id)
-        .join_from(variants, variant_parts, variant_parts.c.variant_id == variants.c.id)
-        .distinct()
-        .subquery()
-    )
-    sums = (
-        select(
-            pairs.c.recipe_id,
-            func.sum(layouts.c.nbytes).label("payload"),
-            func.sum(objects.c.stored_bytes).label("stored"),
-        )
-        .join_from(pairs, objects, objects.c.id == pairs.c.object_id)
-        .join(layouts, layouts.c.id == objects.c.layout_id)
-        .group_by(pairs.c.recipe_id)
-        .subquery()
-    )
-    counts = select(variants.c.recipe_id, func.count().label("n")).group_by(variants.c.recipe_id).subquery()
-    query = (
-        select(
-            recipes.c.name,
-            recipes.c.digest,
-            func.coalesce(counts.c.n, 0),
-            func.coalesce(sums.c.payload, 0),
-            func.coalesce(sums.c.stored, 0),
-        )
-        .join_from(recipes, counts, counts.c.recipe_id == recipes.c.id, isouter=True)
-        .outerjoin(sums, sums.c.recipe_id == recipes.c.id)
-        .order_by(func.coalesce(counts.c.n, 0).desc(), recipes.c.id)
-    )
     return [
-        RecipeUsage(name, digest.hex(), n, payload, stored)
-        for name, digest, n, payload, stored in connection.execute(query)
+        RecipeUsage(recipe.name, recipe.digest, recipe.variants, recipe.payload_bytes, recipe.stored_bytes)
+        for recipe in list_recipes(connection)
     ]

@@ -16,6 +16,7 @@ from casstore.identity.digests import plain_digest, repeated_digest, signed
 from casstore.identity.keys import Key, Together
 from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, chunks, last_id, now_ms
 from casstore.index.contents import save_inputs
+from casstore.index.recipes import unretire_used
 from casstore.index.tables import (
     failures,
     hashes,
@@ -266,7 +267,7 @@ def _variant(key: Identity, rows: list[Sequence[Any]]) -> VariantRow:
     return VariantRow(id_, data, tuple(parts), sound)
 
 
-_recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec"))
+_recipes = Interned(recipes, ("name", "spec"), first=("created_at", "codec", "namespace"))
 _stamps = Interned(schema_stamps, ("names", "method", "bucket_method"))
 _stamp_ids = ByDigest(
     lambda digests: select(schema_stamps.c.digest, schema_stamps.c.id).where(schema_stamps.c.digest.in_(digests))
@@ -289,10 +290,12 @@ _forget_failure = Statement(delete(failures).where(failures.c.key == bindparam("
 
 
 def save_recipes(connection: AnyConnection, keys: Iterable[Key]) -> dict[bytes, int]:
-    """{recipe digest: id} of the recipes of these keys, inserted where they are new."""
+    """{recipe digest: id} of the recipes of these keys, inserted where they are new; none of them stays retired."""
     wanted = {key.recipe.digest: key.recipe for key in keys}
     now = now_ms()
-    return _recipes.save(connection, {digest: (r.name, r.spec, now, r.codec) for digest, r in wanted.items()})
+    rows = {digest: (r.name, r.spec, now, r.codec, r.namespace) for digest, r in wanted.items()}
+    unretire_used(connection, list(wanted))
+    return _recipes.save(connection, rows)
 
 
 def save_variants(

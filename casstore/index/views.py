@@ -85,6 +85,19 @@ SELECT CASE h.kind WHEN 'text' THEN NULL
   JOIN hashes h ON h.id = v.hash_id
   JOIN recipes r ON r.id = v.recipe_id
 """,
+    "v_usage": f"""
+SELECT r.name, r.namespace, lower(hex(r.digest)) AS digest,
+       (SELECT count(*) FROM variants v WHERE v.recipe_id = r.id) AS variants,
+       coalesce((SELECT sum(l.nbytes) FROM objects o JOIN layouts l ON l.id = o.layout_id WHERE o.id IN
+                  (SELECT p.object_id FROM variants v JOIN variant_parts p ON p.variant_id = v.id
+                    WHERE v.recipe_id = r.id)), 0) AS payload_bytes,
+       coalesce((SELECT sum(o.stored_bytes) FROM objects o WHERE o.id IN
+                  (SELECT p.object_id FROM variants v JOIN variant_parts p ON p.variant_id = v.id
+                    WHERE v.recipe_id = r.id)), 0) AS stored_bytes,
+       {_iso("r.created_at")} AS created_at,
+       {_iso("r.retired_at")} AS retired_at
+  FROM recipes r
+""",
     "v_runs": f"""
 SELECT id AS run, kind,
        {_iso("started_at")} AS started_at,

@@ -12,6 +12,7 @@ from casstore.identity import resolutions
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode, Recipe
 from casstore.store.reading import Path, Reading
+from casstore.store.recipes import Recipes
 
 if TYPE_CHECKING:
     from casstore.build.asked import Params, Variations
@@ -63,7 +64,7 @@ def open(
     )
 
 
-class Store(Reading):
+class Store(Reading, Recipes):
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(

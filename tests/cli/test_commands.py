@@ -281,7 +281,7 @@ def test_retry_tries_bad_pictures_again(cli: Cli, data: Path, monkeypatch: pytes
     cli.json("build", data, *PIXELS)
     assert cli.json("build", data, *PIXELS)[2]["reasons"] == {"failed": 1}
     monkeypatch.setattr(
-        "casstore.build.decode.decode", lambda data: (_ for _ in ()).throw(casstore.errors.PictureError("2nd"))
+        "casstore.build.decode.decode", lambda *_: (_ for _ in ()).throw(casstore.errors.PictureError("2nd"))
     )
     code, (failure,), _ = cli.json("build", data, *PIXELS, "--retry")
     assert (code, failure["message"]) == (1, "2nd")

@@ -14,8 +14,9 @@ import torch
 from blake3 import blake3
 from kit import ROOT
 
-from casstore.errors import UsageError
-from casstore.identity.recipes import RESERVED, Recipe
+from casstore.errors import IdentityMismatchError, UsageError
+from casstore.identity.decoding import Decode
+from casstore.identity.recipes import Recipe, check_same, difference
 
 FIELDS: dict[str, Any] = {
     "weights": "ab" * 32,
@@ -122,11 +123,175 @@ def test_what_is_not_json_inside_a_field_is_refused_by_place() -> None:
         Recipe("vae", preprocess={"filter": [float("nan")]})
 
 
-@pytest.mark.parametrize("field", sorted(RESERVED))
-def test_reserved_names_are_refused(field: str) -> None:
-    """A keyword that a later version gives a meaning can't be a free field now."""
-    with pytest.raises(UsageError, match=f"{field!r} is reserved"):
-        Recipe("vae", **{field: 1})
+@pytest.mark.parametrize(
+    ("fields", "spec"),
+    [
+        ({"batch": 4}, '{"batch":4,"name":"vae"}'),
+        ({"batch": "invariant"}, '{"name":"vae"}'),
+        (
+            {"decode": Decode(icc="srgb", background=(0, 0, 0))},
+            '{"decode":{"background":[0,0,0],"icc":"srgb"},"name":"vae"}',
+        ),
+        ({"decode": Decode()}, '{"name":"vae"}'),
+        ({"namespace": "team"}, '{"name":"vae"}'),
+        ({"geometry": ["flip"]}, '{"name":"vae"}'),
+        ({"depends": {"latent": ["image"]}}, '{"name":"vae"}'),
+        ({"weights": False}, '{"name":"vae"}'),
+    ],
+    ids=str,
+)
+def test_what_each_field_adds_to_the_spec(fields: dict[str, Any], spec: str) -> None:
+    """Binding fields are in the spec unless they are at their default; informative ones never are."""
+    assert Recipe("vae", **fields).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("fields", "digest"),
+    [
+        ({}, "33ed2cf2c9ba030d9c901d640405d21201617fe025becdd1a5e848b55da9c923"),
+        ({"batch": 4}, "b60aa15ac5817b4fbe0546dd4007e6bd58ad89fff67287d720584113ed5b3423"),
+        (
+            {"decode": Decode(orientation="ignore", background="mask")},
+            "98b1c106e21d92bee8cf87fa0999bab9372f2c8c1165208b0f02040eff5a5e5a",
+        ),
+    ],
+    ids=str,
+)
+def test_a_digest_is_the_same_in_every_version(fields: dict[str, Any], digest: str) -> None:
+    """What was stored once is found by every later casstore."""
+    assert Recipe("vae", **fields).digest.hex() == digest
+
+
+def test_fields_that_are_not_given_have_their_defaults() -> None:
+    """Without them a batch has any length, pictures are decoded as ever, and nothing depends on less than all roles."""
+    recipe = Recipe("vae")
+    assert (recipe.batch, recipe.decode, recipe.namespace, recipe.depends) == (None, Decode(), None, {})
+    assert recipe.geometry == ("crop_offset", "crop_resolution", "original_resolution", "flip", "frames")
+
+
+def test_fields_that_are_given_are_there_to_be_read() -> None:
+    """Each keyword is an attribute, lists as tuples."""
+    rules = Decode(frames="refuse")
+    recipe = Recipe(
+        "vae", batch=2, decode=rules, namespace="team", geometry=["crop"], depends={"mask": ["image", "mask"]}
+    )
+    assert (recipe.batch, recipe.decode, recipe.namespace) == (2, rules, "team")
+    assert (recipe.geometry, recipe.depends) == (("crop",), {"mask": ("image", "mask")})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("batch", value) for value in (0, -1, True, 1.0, "4", "all")),
+        *(("decode", value) for value in ({}, "srgb", Decode)),
+        *(("namespace", value) for value in ("", 1, "\ud800")),
+        *(("geometry", value) for value in ("flip", [1], [""], {"flip"}, ["flip", "flip"])),
+        *(
+            ("depends", value)
+            for value in (("mask",), {"mask": "image"}, {"mask": [1]}, {1: ["image"]}, {"": ["image"]})
+        ),
+    ],
+    ids=str,
+)
+def test_a_field_that_cannot_be_meant_is_refused_by_name(field: str, value: Any) -> None:
+    """The message names recipe and field."""
+    with pytest.raises(UsageError, match=f"recipe 'vae': field '{field}'"):
+        Recipe("vae", **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "expected"),
+    [
+        ("latent", ("image", "mask", "depth"), ("image",)),
+        ("latent_mask", ("image", "mask", "depth"), ("image", "mask")),
+        ("latent_mask", ("depth", "mask"), ("depth", "mask")),
+        ("latent_mask", ("image",), ("image",)),
+        ("other", ("image", "mask", "depth"), ("image", "mask", "depth")),
+        ("latent", (), ()),
+    ],
+)
+def test_a_name_depends_on_the_primary_and_the_roles_that_are_said(
+    name: str, roles: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    """`roles_of` keeps the plan's order; the primary always counts, and a name that isn't declared depends on all."""
+    recipe = Recipe("vae", depends={"latent": (), "latent_mask": ("mask", "image", "unknown")})
+    assert recipe.roles_of(name, roles) == expected
+
+
+def test_a_recipe_travels_to_other_processes_whole() -> None:
+    """All fields, informative ones too, are there after the transport."""
+    from multiprocessing.reduction import ForkingPickler
+
+    recipe = Recipe("vae", weights=False, batch=2, decode=Decode(icc="srgb"), namespace="n", depends={"a": ("b",)})
+    back = ForkingPickler.loads(ForkingPickler.dumps(recipe))  # type: ignore[attr-defined]
+    assert {name: getattr(back, name) for name in Recipe.__slots__} == {
+        name: getattr(recipe, name) for name in Recipe.__slots__
+    }
+
+
+# -- lint ------------------------------------------------------------------------------------------------------------
+
+SAFE: dict[str, Any] = {"weights": "ab" * 32, "dtype": "bfloat16", "code": 1}
+
+
+@pytest.mark.parametrize("field", SAFE)
+def test_lint_names_the_field_that_is_missing(field: str) -> None:
+    """A recipe of a model without weights, dtype or code version is told so, and how to write it."""
+    (warning,) = Recipe("vae", **{**SAFE, field: None}).lint()
+    assert warning.startswith("recipe 'vae' has no ") and f"{field}=" in warning
+
+
+def test_lint_warns_of_weights_that_are_no_digest() -> None:
+    """A model's name isn't its content."""
+    (warning,) = Recipe("vae", **{**SAFE, "weights": "v1"}).lint()
+    assert "'v1', which is no digest" in warning
+
+
+@pytest.mark.parametrize("recipe", [Recipe("vae", **SAFE), Recipe("pixels", weights=False, code=1)], ids=repr)
+def test_lint_has_nothing_to_say_of_a_complete_recipe(recipe: Recipe) -> None:
+    """A recipe that says weights=False has no model, and so needs neither weights nor a dtype."""
+    assert recipe.lint() == ()
+
+
+# -- differences -----------------------------------------------------------------------------------------------------
+
+
+def test_a_difference_names_only_the_fields_that_differ() -> None:
+    """In order of their names, None where a recipe doesn't have one; 1 and True are two values."""
+    old, new = Recipe("vae", **{**SAFE, "code": 1}), Recipe("vae", weights="ab" * 32, code=True, seed=3)
+    assert difference(old.spec, new.spec) == (("code", 1, True), ("dtype", "BF16", None), ("seed", None, 3))
+    assert difference(old.spec, old.spec) == ()
+
+
+@pytest.mark.parametrize("spec", ["", "[]", "{", "[" * 100_000])
+def test_what_is_no_spec_has_no_difference(spec: str) -> None:
+    """A text that isn't the spec of a recipe is refused."""
+    with pytest.raises(UsageError, match="isn't the spec"):
+        difference(Recipe("vae").spec, spec)
+
+
+def test_a_mismatch_is_told_with_the_differing_fields_only() -> None:
+    """`check_same` says what was made with what, and carries {field: (expected, got)}."""
+    expected, got = Recipe("vae", **SAFE), Recipe("vae", **{**SAFE, "weights": "cd" * 32})
+    check_same(expected.spec, expected.spec, "snapshot paper")
+    with pytest.raises(IdentityMismatchError) as caught:
+        check_same(expected.spec, got.spec, "snapshot paper")
+    assert str(caught.value).startswith(
+        "snapshot paper was made with another recipe: weights cdcd..cd (expected abab..ab). "
+    )
+    assert caught.value.fields == {"weights": ("ab" * 32, "cd" * 32)}
+
+
+def test_a_mismatch_keeps_its_fields_on_its_way_between_processes() -> None:
+    """The error is picklable with them."""
+    from multiprocessing.reduction import ForkingPickler
+
+    error = IdentityMismatchError("it differs", {"seed": (1, None)})
+    back = ForkingPickler.loads(ForkingPickler.dumps(error))  # type: ignore[attr-defined]
+    assert (str(back), back.fields) == ("it differs", {"seed": (1, None)})
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", None, 1])

@@ -111,7 +111,7 @@ def test_an_entry_without_plain_bytes_is_refused_by_name(entry: Any) -> None:
         weights_digest({**state(), "extra": entry})
 
 
-@pytest.mark.parametrize("weights", [{}, None, "model.safetensors", [torch.ones(1)]], ids=repr)
+@pytest.mark.parametrize("weights", [{}, None, b"model.safetensors", [torch.ones(1)], torch.nn.ReLU()], ids=repr)
 def test_what_is_no_model_is_refused(weights: Any) -> None:
     """Only a module or a filled state dict has weights."""
     with pytest.raises(UsageError, match="state dict or a module"):

@@ -19,6 +19,7 @@ COLUMNS = {
     "v_tensors": "object name dtype shape bytes",
     "v_variants": "path text recipe resolution variation params tensors payload_bytes stored_bytes values reason "
     "encode_us run kind content recipe_digest members",
+    "v_usage": "name namespace digest variants payload_bytes stored_bytes created_at retired_at",
     "v_runs": "run kind started_at finished_at seconds counts bytes error host",
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -47,7 +48,7 @@ def test_the_views_tell_one_picture_and_its_tensor(store: casstore.Store, tmp_pa
     encoder.change = {"it's é.png": lambda result: {**result, "n": 1.0}}
     build(store, tmp_path / "photos", encoder, resolution="64x96")
     tensor = expected_of(path, "64x96", encoder.recipe)
-    (source,), (stored,), (told,), (variant,), (run,) = (rows(store, view) for view in COLUMNS)
+    (source,), (stored,), (told,), (variant,), (usage,), (run,) = (rows(store, view) for view in COLUMNS)
     key = casstore.Key.file(path, encoder.recipe, resolution="64x96")
     content = key.primary.digest.hex()
     (file,) = Path(store.path, "objects").glob("*/*")
@@ -70,6 +71,11 @@ def test_the_views_tell_one_picture_and_its_tensor(store: casstore.Store, tmp_pa
     made |= {name: stored[name] for name in ("payload_bytes", "stored_bytes")}
     made |= {"kind": "file", "content": content, "recipe_digest": encoder.recipe.digest.hex()}
     assert variant.items() >= made.items()
+
+    sizes = {name: stored[name] for name in ("payload_bytes", "stored_bytes")}
+    takes = {"name": "fake", "namespace": None, "digest": encoder.recipe.digest.hex(), "variants": 1, **sizes}
+    assert usage.items() >= takes.items()
+    assert TIME.fullmatch(usage["created_at"]) and usage["retired_at"] is None
 
     assert (run["kind"], run["error"], json.loads(run["counts"])["encoded"]) == ("build", None, 1)
     assert TIME.fullmatch(run["started_at"]) and TIME.fullmatch(run["finished_at"]) and run["seconds"] >= 0

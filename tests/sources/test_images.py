@@ -6,6 +6,7 @@ import io
 import struct
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import python
-from PIL import Image, ImageFile
+from PIL import Image, ImageCms, ImageFile
 
 import casstore
 from casstore.errors import PictureError
-from casstore.sources.images import decode, read_header
+from casstore.identity.decoding import Decode, upright_under
+from casstore.sources import images
+from casstore.sources.images import decode, note_under, read_header
 from casstore.sources.read import picture_content
 
 SIZE = (48, 32)  # width, height
@@ -378,3 +381,165 @@ def test_an_orientation_that_does_not_exist_is_ignored(orientation: int) -> None
     data = saved(motif(), "PNG", exif=exif)
     np.testing.assert_array_equal(pixels(data), np.asarray(motif()))
     assert read_header(data).orientation == 1
+
+
+# -- other rules -----------------------------------------------------------------------------------------------------
+
+GREEN = (0, 255, 0)
+
+
+def under(data: bytes, **rules: Any) -> np.ndarray[Any, Any]:
+    """What is decoded by other rules than the default."""
+    image = decode(data, Decode(**rules))
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_an_orientation_can_be_ignored(kind: str, orientation: int) -> None:
+    """With orientation="ignore" the pixels are those in the file, in every format, and so is the size."""
+    data, turn = turned(orientation, kind, **LOSSLESS[kind]), STORED[orientation]
+    wanted = motif() if turn is None else motif().transpose(turn)
+    np.testing.assert_array_equal(under(data, orientation="ignore"), np.asarray(wanted))
+    assert upright_under(picture_content(data), Decode(orientation="ignore")) == (wanted.height, wanted.width)
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_alpha_is_composited_on_the_background(mode: str) -> None:
+    """A transparent pixel has the background's colour, an opaque one its own."""
+    data = saved(_transparent(mode, 7), "PNG")
+    assert under(data, background=GREEN)[0].tolist() == [list(GREEN), [40] * 3]
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_as_a_mask_alpha_changes_no_pixel(mode: str) -> None:
+    """With background="mask" a pixel is what is stored, under alpha too."""
+    data = saved(_transparent(mode, 7), "PNG")
+    assert under(data, background="mask")[0].tolist() == [[7] * 3, [40] * 3]
+
+
+def test_a_half_transparent_pixel_keeps_its_colour_as_a_mask() -> None:
+    """No share of any alpha is mixed in."""
+    values, alphas = (grid.astype(np.uint8) for grid in np.meshgrid(np.arange(256), np.arange(256)))
+    data = saved(Image.fromarray(np.dstack([values] * 3 + [alphas])), "PNG")
+    np.testing.assert_array_equal(under(data, background="mask")[..., 0], values)
+
+
+@pytest.mark.parametrize(
+    ("background", "told"), [((255, 255, 255), "composited on white"), (GREEN, "on (0, 255, 0)"), ("mask", "left out")]
+)
+def test_a_note_says_what_becomes_of_alpha(background: Any, told: str) -> None:
+    """The note of a header is that of the default rules; under others it says what they do."""
+    note = read_header(saved(motif("RGBA"), "PNG")).note
+    assert told in (note_under(note, Decode(background=background)) or "")
+
+
+@pytest.mark.parametrize("kind", ANIMATED)
+def test_an_animation_can_be_refused(kind: str) -> None:
+    """With frames="refuse" several frames are an error that counts them, and one frame isn't."""
+    with pytest.raises(PictureError, match="animation of 3 frames"):
+        under(examples()[kind], frames="refuse")
+    np.testing.assert_array_equal(under(examples()["gif"], frames="refuse"), pixels(examples()["gif"]))
+
+
+def profile(space: str) -> bytes:
+    """An ICC profile as bytes: that of sRGB, of an sRGB with red and blue exchanged, or of a linear grey."""
+    found = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    if space == "swapped":
+        red, blue = found.index(b"rXYZ"), found.index(b"bXYZ")
+        found[red : red + 4], found[blue : blue + 4] = b"bXYZ", b"rXYZ"
+    elif space == "GRAY":
+        found[16:20] = b"GRAY"
+        tag = found.index(b"rTRC")
+        found[tag : tag + 4] = b"kTRC"
+    return bytes(found)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "P", "RGBA"])
+def test_an_embedded_profile_is_converted_to_srgb(mode: str) -> None:
+    """What a profile calls blue becomes the blue of sRGB: here one whose red and blue are exchanged."""
+    image = Image.new("RGBA", (4, 4), (255, 0, 0, 255)).convert(mode)
+    found = under(saved(image, "PNG", icc_profile=profile("swapped")), icc="srgb")
+    assert np.abs(found.astype(int) - [0, 0, 255]).max() <= 3
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "AVIF"])
+def test_a_profile_is_found_in_every_format(kind: str) -> None:
+    """Red becomes blue under the exchanged profile, wherever the format keeps it, and stays red without the rule."""
+    data = saved(Image.new("RGB", (8, 8), (250, 10, 10)), kind, icc_profile=profile("swapped"))
+    assert under(data, icc="srgb")[4, 4].argmax() == 2 and pixels(data)[4, 4].argmax() == 0
+
+
+def test_a_profile_of_srgb_changes_next_to_nothing() -> None:
+    """Converting sRGB to sRGB costs a step of rounding at most."""
+    found = under(saved(motif(), "PNG", icc_profile=profile("sRGB")), icc="srgb")
+    assert np.abs(found.astype(int) - np.asarray(motif())).max() <= 1
+
+
+def test_alpha_is_composited_after_the_colours_are_converted() -> None:
+    """The background is in sRGB: the profile of the picture doesn't reach it."""
+    clear = saved(Image.new("RGBA", (2, 2), (255, 0, 0, 0)), "PNG", icc_profile=profile("swapped"))
+    assert under(clear, icc="srgb", background=(250, 0, 0))[0, 0].tolist() == [250, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1", "I;16"])
+def test_a_grey_picture_with_a_profile_stays_grey(mode: str) -> None:
+    """A profile for colours says what the greys mean too, and so does one for grey, at 16 bit as well."""
+    image = Image.new(mode, (2, 2), {"LA": (128, 255), "1": 1, "I;16": 32768}.get(mode, 128))
+    for space in ("sRGB", "GRAY"):
+        (pixel,) = {tuple(p) for p in under(saved(image, "PNG", icc_profile=profile(space)), icc="srgb").reshape(-1, 3)}
+        assert max(pixel) - min(pixel) <= 1 and pixel[0] > 100
+
+
+@pytest.mark.parametrize(
+    ("mode", "icc"), [("RGB", b"no profile"), ("RGB", "GRAY"), ("CMYK", "sRGB")], ids=["garbage", "grey", "no CMYK"]
+)
+def test_a_profile_that_cannot_be_used_is_refused(mode: str, icc: Any) -> None:
+    """Garbage, and a profile of other colours than the picture's, are an error; without the rule they are ignored."""
+    data = saved(motif(mode), "JPEG", icc_profile=icc if isinstance(icc, bytes) else profile(icc))
+    with pytest.raises(PictureError, match="ICC profile"):
+        under(data, icc="srgb")
+    assert pixels(data).shape == (32, 48, 3)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_truncated_file_can_be_allowed(kind: str) -> None:
+    """With truncated="allow" the part that is there is as in the whole file, and the size is that of the header."""
+    image = motif().resize((400, 300))
+    data = saved(image, kind)
+    found = under(data[: len(data) // 2], truncated="allow")
+    assert found.shape == (300, 400, 3)
+    np.testing.assert_array_equal(found[:64], pixels(data)[:64])
+
+
+def test_allowing_truncated_files_is_for_those_who_asked() -> None:
+    """While one thread decodes a truncated file, another refuses it, and so does this one afterwards."""
+    data = saved(motif().resize((400, 300)), "JPEG")[:2000]
+    with images._truncation_allowed(), ThreadPoolExecutor(1) as pool:
+        assert isinstance(pool.submit(decode, data).exception(), PictureError)
+        assert Image.open(io.BytesIO(data)).convert("RGB").size == (400, 300)
+    with pytest.raises(PictureError, match="truncated"):
+        decode(data)
+
+
+def test_what_is_no_picture_is_refused_though_truncation_is_allowed() -> None:
+    """Nothing is made up of nothing."""
+    for data in (b"", b"text", examples()["png"][:20]):
+        with pytest.raises(PictureError):
+            under(data, truncated="allow")
+
+
+def test_the_rules_of_a_recipe_reach_the_encoder(store: casstore.Store, tmp_path: Path) -> None:
+    """A build decodes as the recipe says: the encoder sees the background, and two backgrounds are two results."""
+    (tmp_path / "data").mkdir()
+    Image.new("RGBA", (4, 4), (9, 9, 9, 0)).save(tmp_path / "data" / "a.png")
+    inputs = store.scan(tmp_path / "data")
+    for background in ((255, 255, 255), GREEN):
+        recipe = casstore.Recipe("r", code=1, decode=Decode(background=background))
+        plan = store.plan(inputs, recipe)
+        store.build(plan, lambda items: [{"pixel": np.asarray(item.image)[0, 0]} for item in items])
+        found = store.get(tmp_path / "data" / "a.png", recipe, as_numpy=True)
+        assert found["pixel"].tolist() == list(background)
