@@ -114,6 +114,7 @@ _usable_in = Statement(
 _rest = select(sources.c.name, sources.c.missing_since.is_not(None), sources.c.error.is_not(None), sources.c.hash_id)
 _rest = _rest.add_columns(sources.c.id).where(sources.c.directory_id == bindparam("directory"))
 _all_in = Statement(_rest)
+_named_in = ByDigest(lambda names: _rest.where(sources.c.name.in_(names)), FileName)
 _others_in = Statement(_rest.where(not_(_usable)))
 
 UsableRow = tuple[Any, ...]
@@ -145,6 +146,12 @@ def usable_in(connection: AnyConnection, directory_id: int) -> dict[str, UsableR
 def names_in(connection: AnyConnection, directory_id: int, *, unusable: bool = False) -> list[SourceName]:
     """The sources of a directory; `unusable`: only those that aren't in `usable_in`."""
     rows = (_others_in if unusable else _all_in).rows(connection, (directory_id,))
+    return [SourceName(os.fsdecode(row[0]), *row[1:]) for row in rows]
+
+
+def named_in(connection: AnyConnection, directory_id: int, names: Iterable[str]) -> list[SourceName]:
+    """The sources of a directory that have one of these names."""
+    rows = _named_in.rows(connection, [to_sql(name) for name in names], (directory_id,))
     return [SourceName(os.fsdecode(row[0]), *row[1:]) for row in rows]
 
 

@@ -89,7 +89,7 @@ def test_only_the_directory_of_a_changed_file_is_compared(tmp_path: Path, monkey
     with casstore.open(tmp_path / "store", create=True, durability="off") as store:
         store.scan(data)
         (data / "x" / "0.png").write_bytes(b"edited")
-        compared = spy(monkeypatch, "casstore.sources.folder.usable_in")
+        compared = spy(monkeypatch, "casstore.sources.compare.usable_in")
         assert (store.scan(data).report.hashed, len(compared)) == (1, 1)
 
 
@@ -108,7 +108,7 @@ def test_each_filter_has_fingerprints_of_its_own(
     store.scan(data, extensions=[".png"], inode=False)
     assert prints(store) == {("", name): True for name in (".jpg .png", ".png", ".png -ctime", ".png -inode")}
     for options in ({"extensions": [".jpg", ".png"]}, {"extensions": [".png"]}):
-        compared = spy(monkeypatch, "casstore.sources.folder.usable_in")
+        compared = spy(monkeypatch, "casstore.sources.compare.usable_in")
         assert (store.scan(data, **options).report.hashed, compared) == (0, [])
 
 
@@ -295,7 +295,7 @@ def test_inodes_beyond_the_signed_numbers_are_known_again(
     assert store.scan(data).report.hashed == 12
     assert store.sql("SELECT max(st_ino) < 0, min(st_mtime_ns) FROM sources").rows == [(1, -(10**18))]
     assert set(prints(store).values()) == {True}
-    compared = spy(monkeypatch, "casstore.sources.folder.usable_in")
+    compared = spy(monkeypatch, "casstore.sources.compare.usable_in")
     assert (store.scan(data).report.hashed, compared) == (0, [])
     (data / "x" / "0.png").write_bytes(b"edited")
     assert (store.scan(data).report.edited, len(compared)) == (1, 1)
