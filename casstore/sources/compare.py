@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from casstore.core.handle import Handle
 from casstore.index.directories import DirectoryRow, states_in
 from casstore.index.sources import SourceName, named_in, names_in, usable_in
-from casstore.sources.states import changed, unpack
+from casstore.sources.states import differences, unpack
 from casstore.sources.walk import Filter, Listing
 
 
@@ -40,18 +40,17 @@ def by_states(handle: Handle, listing: Listing, known: DirectoryRow, wanted: Fil
     before = None if found is None else unpack(found[1], found[0])
     if before is None:
         return None
-    names = listing.names
-    todo = {names[place]: place for place in changed(before, names, listing.states)}
-    gone = set(before).difference(names)
+    known_files = len(before)
+    todo, there = differences(before, listing.names, listing.states)
     rows: list[SourceName] = []
-    if asked := gone.union(name for name in todo if name in before):
+    if asked := [*before, *there]:
         with handle.index.glance() as connection:
             rows = [row for row in named_in(connection, known.id, asked) if not row.missing]
     return Differences(
         todo,
         {row.name: row.hash_id for row in rows if row.name in todo},
         [(row.name, row.id) for row in rows if row.name not in todo],
-        len(before),
+        known_files,
     )
 
 

@@ -272,7 +272,9 @@ class FolderScan:
         if found and self.options.progress is not None:
             self.options.progress(self.hashed + self.failed, self.hasher.submitted)
         late = time.monotonic() - self.saved_at > COMMIT_SECONDS
-        if len(self.seen) >= COMMIT_FILES or (late and self.seen):
+        # While threads hash, this one has nothing better to do than to write.
+        enough = COMMIT_FILES // 4 if self.hasher.busy else COMMIT_FILES
+        if len(self.seen) >= enough or (late and self.seen):
             self._save()
 
     def _take_in(self, found: Sequence[SeenSource]) -> None:

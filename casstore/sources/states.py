@@ -10,7 +10,7 @@ import array
 import os
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import zstandard
 
@@ -18,7 +18,7 @@ NUMBERS = 4  # per file: size, mtime, ctime, inode
 NO_SIZE = -1  # of a file whose row doesn't vouch for its state
 _STATE = struct.Struct("32s")
 
-States = Mapping[str, tuple[bytes]]
+States = dict[str, tuple[bytes]]
 """{name: its state, as bytes}"""
 
 
@@ -46,13 +46,25 @@ def unpack(packed: bytes, files: int) -> States | None:
     names = os.fsdecode(raw[end:]).split("\0") if files else []
     if len(raw) < end or len(names) != files:
         return None
-    return dict(zip(names, _STATE.iter_unpack(raw[:end]), strict=True))
+    return dict(zip(names, _STATE.iter_unpack(memoryview(raw)[:end]), strict=True))
 
 
-def changed(before: States, names: Sequence[str], states: array.array[int]) -> list[int]:
-    """The places of the files that weren't there before, or not in the state that they are in now."""
-    get, now = before.get, zip(names, _STATE.iter_unpack(states), strict=True)
-    return [place for place, (name, state) in enumerate(now) if get(name) != state]
+def differences(before: States, names: Sequence[str], states: array.array[int]) -> tuple[dict[str, int], list[str]]:
+    """What isn't as it was; this takes what is there out of `before`, so that what has gone is left.
+
+    Returns:
+        {name: place} of the files that are new or in another state, and the names of the latter.
+    """
+    found: dict[str, int] = {}
+    there: list[str] = []
+    take = before.pop
+    for place, (name, state) in enumerate(zip(names, _STATE.iter_unpack(states), strict=True)):
+        known = take(name, None)
+        if known != state:
+            found[name] = place
+            if known is not None:
+                there.append(name)
+    return found, there
 
 
 class _Zstd(threading.local):  # each is for one thread, and makes its tables once
