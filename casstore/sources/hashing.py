@@ -104,6 +104,10 @@ class Hasher:
     def stop(self) -> list[SeenSource]:
         """Begin nothing more; what is done, when the last one is."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        while not self._results.empty():
+            result = self._results.get()
+            if not isinstance(result, BaseException):  # or it would hide why this ends
+                self._done += result
         return self._all()
 
     def _all(self) -> list[SeenSource]:

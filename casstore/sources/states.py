@@ -40,7 +40,7 @@ def unpack(packed: bytes, files: int) -> States | None:
     """The states of this many files; None: these aren't the bytes that `pack` made."""
     try:
         raw = _zstd.unpacking.decompress(packed)
-    except zstandard.ZstdError:
+    except (zstandard.ZstdError, MemoryError):  # the latter for a length in its head that isn't
         return None
     end = _STATE.size * files
     names = os.fsdecode(raw[end:]).split("\0") if files else []

@@ -47,6 +47,19 @@ def held(scan: Any) -> dict[str, bytes | None]:
     return {row.sample: row.content and row.content.digest for row in scan}
 
 
+def names_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The names whose rows are read, of each directory that is compared by its states."""
+    asked: list[list[str]] = []
+    real = comparing.named_in
+
+    def named_in(connection: Any, directory_id: int, names: list[str]) -> Any:
+        asked.append(sorted(names))
+        return real(connection, directory_id, names)
+
+    monkeypatch.setattr(comparing, "named_in", named_in)
+    return asked
+
+
 # -- what an unchanged folder costs ----------------------------------------------------------------------------------
 
 
@@ -84,7 +97,7 @@ def test_an_unchanged_file_costs_one_stat(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_only_the_rows_of_what_differs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the one directory in which files were edited, added and deleted, the rows of the first and the last are read."""
+    """Where files were edited, added and deleted, the rows of the first and the last are read, and no others."""
     clock_ahead(monkeypatch)
     data = fill(tmp_path / "data")
     with casstore.open(tmp_path / "store", create=True, durability="off") as store:
@@ -93,14 +106,7 @@ def test_only_the_rows_of_what_differs_are_read(tmp_path: Path, monkeypatch: pyt
         (data / "x" / "1.png").unlink()
         (data / "x" / "new.png").write_bytes(b"new")
         all_read = spy(monkeypatch, "casstore.sources.compare.usable_in")
-        read: list[list[str]] = []
-        real = comparing.named_in
-
-        def named_in(connection: Any, directory_id: int, names: list[str]) -> Any:
-            read.append(sorted(names))
-            return real(connection, directory_id, names)
-
-        monkeypatch.setattr(comparing, "named_in", named_in)
+        read = names_asked_for(monkeypatch)
         report = store.scan(data).report
         assert (report.hashed, report.new, report.edited, report.missing) == (2, 1, 1, 1)
         assert (read, all_read) == ([["0.png", "1.png"]], [])
