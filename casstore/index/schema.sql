@@ -181,7 +181,7 @@ CREATE TABLE directory_prints (
     fingerprint BLOB,
     files INTEGER NOT NULL,
     st_mtime_ns INTEGER,
-    st_ino INTEGER,
+    st_ino INTEGER, states BLOB,
     CONSTRAINT pk_directory_prints PRIMARY KEY (directory_id, filter),
     CONSTRAINT fk_directory_prints_directory_id FOREIGN KEY(directory_id) REFERENCES directories (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT;
@@ -291,6 +291,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0006');
+INSERT INTO alembic_version (version_num) VALUES ('0007');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 6;
+PRAGMA user_version = 7;

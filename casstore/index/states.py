@@ -52,7 +52,7 @@ _by_content = ByDigest(
         .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
         .outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
         .outerjoin(objects, objects.c.id == variant_parts.c.object_id)
-        .where(hashes.c.digest.in_(digests), literal_column("+variants.recipe_id", Integer) == bindparam("recipe"))
+        .where(literal_column("+variants.recipe_id", Integer) == bindparam("recipe"), hashes.c.digest.in_(digests))
     )
 )
 _recipe_ids = ByDigest(lambda digests: select(recipes.c.id).where(recipes.c.digest.in_(digests)))
@@ -161,7 +161,7 @@ class States:
             if not known:
                 return {}
             self._recipe_id = known[0][0]
-        rows = _by_content.rows(connection, contents, self._recipe_id)
+        rows = _by_content.rows(connection, contents, (self._recipe_id,))
         inputs = self._inputs.fetch(connection, {each for row in rows for each in (row[4], row[12]) if each != row[3]})
         stamps = self._stamps.fetch(connection, {row[11] for row in rows})
         values = self._values.fetch(connection, {row[8] for row in rows})

@@ -28,10 +28,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 6
+SCHEMA = 7
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
 MIN_READER = 4
-MIN_WRITER = 6
+MIN_WRITER = 7
 """The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -128,6 +128,7 @@ directory_prints = _table(
     Column("files", Integer, nullable=False),
     Column("st_mtime_ns", Integer),
     Column("st_ino", Integer),
+    Column("states", LargeBinary),
     PrimaryKeyConstraint("directory_id", "filter"),
     rowid=False,
 )
