@@ -25,7 +25,7 @@ from casstore.build.plan import Plan, PlanRow
 from casstore.core.batch import Batch
 from casstore.core.handle import Handle
 from casstore.core.put import Outcome, PutItem
-from casstore.core.results import NOTHING, check_result
+from casstore.core.results import NOTHING, Result, check_result
 from casstore.errors import BuildInterrupted, CasstoreError, EncoderError, PictureError, SourceNotFoundError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.arrays import shape_of
@@ -289,24 +289,30 @@ class _Build:
         if not all(file.unchanged() for file in decoded.unread):
             self._fail(decoded.planned, SourceChanged(), raising=True, key=key)
             return
+        checked = None
         try:
             partly = beside is not None and not whole and isinstance(result, Mapping)
-            if beside is not None and partly and not placed_alike(self.plan.recipe, beside, result, decoded.values):
-                self._encode([decoded.asking(self._all_names(beside))], whole=True)
-                return
-            checked = check_result(
-                key,
-                result,
-                decoded.values,
-                allow_nonfinite=self.options.allow_nonfinite,
-                required=self._required(beside, whole=whole),
-                stored=beside.stored if beside is not None and not whole else (),
-            )
+            if beside is None or not partly or placed_alike(self.plan.recipe, beside, result, decoded.values):
+                checked = self._checked(decoded, result, beside, whole=whole)
         except Exception as error:  # whatever a strange tensor does costs its own item only
             self._fail(decoded.planned, error, raising=True, key=key)
             return
+        if checked is None:
+            assert beside is not None
+            self._encode([decoded.asking(self._all_names(beside))], whole=True)
+            return
         kept = None if beside is None else beside.replacing if whole else beside.kept
         self._add(decoded.planned, PutItem(key, checked, miss.reason, encode_us, kept, self.bucket_method))
+
+    def _checked(self, decoded: Decoded, result: Mapping[str, Any], beside: Beside | None, *, whole: bool) -> Result:
+        return check_result(
+            decoded.item.key,
+            result,
+            decoded.values,
+            allow_nonfinite=self.options.allow_nonfinite,
+            required=self._required(beside, whole=whole),
+            stored=beside.stored if beside is not None and not whole else (),
+        )
 
     def _add(self, planned: PlanRow, item: PutItem) -> None:
         self.waiting[item.key.digest] = planned
