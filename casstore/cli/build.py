@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from casstore.build.progress import shown
+from casstore.build.progress import phase, progress_of
 from casstore.cli.common import open_store, with_store
 from casstore.cli.output import SHOWN, counted, emit, note, number, say, seconds, size
 from casstore.encoders.load import load_encoder, load_function
@@ -149,8 +149,8 @@ def _inputs(
     rows: list[Inputs] = []
     report = None
     if folders:
-        with shown(None, 1, what="scan") as progress:
-            scan = store.scan(*folders, **scanning, progress=progress)
+        with phase(progress_of(None), "scan", 1) as progress:
+            scan = store.scan(*folders, **scanning, progress=progress.advanced)
         rows, report = [scan], scan.report
     elif given:
         raise UsageError(f"a table says itself what belongs to a row; {', '.join(given)} is for folders only")

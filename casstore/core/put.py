@@ -229,7 +229,7 @@ class Group:
         if served and not as_seen:
             assert row is not None
             if kept is not None:  # another writer was first; but perhaps with other names
-                return "existing" if _names_of(item.result) <= _names_of(row) else "lost"
+                return "existing" if names_of(item.result) <= names_of(row) else "lost"
             if not _differs(item.result, row):
                 return "existing"
             return "stored" if self._on_conflict == "replace" else "conflict"
@@ -280,7 +280,7 @@ def _differs(result: Result, row: VariantRow) -> bool:
     return not objects <= set(_objects_of(row)) or any(told[name] != values[name] for name in told.keys() & values)
 
 
-def _names_of(what: Result | VariantRow) -> set[str]:
+def names_of(what: Result | VariantRow) -> set[str]:
     """Of tensors and values."""
     layouts = [p.payload.layout if isinstance(p, ResultPart) else Layout.parse(p.layout) for p in what.parts]
     return {name for layout in layouts for name in layout.tensors} | set(json.loads(what.values or "{}"))

@@ -122,6 +122,24 @@ def usual_encode_us(connection: AnyConnection, recipe: bytes, name: str) -> floa
     return sum(us for (us,) in found) / len(found) if found else None
 
 
+_last_sizes = Statement(
+    select(objects.c.stored_bytes, variants.c.id)
+    .join_from(variants, recipes, recipes.c.id == variants.c.recipe_id)
+    .join(variant_parts, variant_parts.c.variant_id == variants.c.id)
+    .join(objects, objects.c.id == variant_parts.c.object_id)
+    .where(recipes.c.digest == bindparam("recipe", type_=LargeBinary))
+    .order_by(variants.c.id.desc())
+    .limit(literal_column(str(TIMED), Integer))
+    .offset(literal_column("0", Integer))
+)
+
+
+def usual_stored_bytes(connection: AnyConnection, recipe: bytes) -> float | None:
+    """The mean size on disk of the newest variants of a recipe; None: it has none."""
+    found = _last_sizes.rows(connection, (recipe,))
+    return sum(nbytes for nbytes, _ in found) / len({id_ for _, id_ in found}) if found else None
+
+
 class States:
     """What is stored with one recipe, asked for in chunks.
 

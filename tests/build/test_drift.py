@@ -396,11 +396,12 @@ def meanwhile(folder: Folder, work: Callable[[], Any]) -> None:
 
 
 def test_a_name_that_another_build_added_meanwhile_is_there_once(folder: Folder) -> None:
-    """Two builds add the mask: the first is kept, the second counts it as by_others."""
+    """Another build adds the mask after this one was planned: it is kept, counted as by_others, and not made again."""
     other = Folder(folder.store, folder.path, Named(salt="other"))
-    meanwhile(folder, lambda: other.build(names=NAMES))
-    report = folder.build(names=NAMES)
-    assert (report.encoded, report.by_others, report.conflicts, len(parts(folder))) == (0, 1, 0, 2)
+    plan = folder.plan(names=NAMES)
+    other.build(names=NAMES)
+    report = check_counts(folder.store.build(plan, folder.encoder))
+    assert (report.encoded, report.by_others, folder.encoder.asked, len(parts(folder))) == (0, 1, [], 2)
     same(folder.get(), latent=folder.tensor("latent"), mask=folder.tensor("mask", salt="other"), **GEOMETRY)
 
 
@@ -408,10 +409,11 @@ def test_threads_that_add_the_same_name_add_one_part(folder: Folder) -> None:
     """Four builds at once over the same plan: each variant has two parts, and each mask is one of theirs, whole."""
     many(folder)
     together = threading.Barrier(4)
-    encoders = [Named(salt=str(number), before=lambda items: together.wait(60)) for number in range(4)]
+    encoders = [Named(salt=str(number)) for number in range(4)]
     reports: list[Any] = []
 
     def work(encoder: Named) -> None:
+        together.wait(60)
         reports.append(check_counts(folder.store.build(plan, encoder)))
 
     plan = folder.plan(names=NAMES)
@@ -428,24 +430,26 @@ def test_threads_that_add_the_same_name_add_one_part(folder: Folder) -> None:
         assert any(np.array_equal(found["mask"], folder.tensor("mask", name, str(number))) for number in range(4))
 
 
-def test_names_added_by_two_builds_at_once_are_both_there_at_last(folder: Folder) -> None:
+def test_names_added_since_the_plan_are_both_there_at_last(folder: Folder) -> None:
     """Another build adds the depth meanwhile: it stays, and whatever this build reports is so."""
     folder.encoder.makes = {**folder.encoder.makes, "depth": ("image",)}
     other = Folder(folder.store, folder.path, Named(makes=folder.encoder.makes, salt="other"))
-    meanwhile(folder, lambda: other.build(names=["latent", "depth"]))
-    report = folder.build(names=NAMES)
+    plan = folder.plan(names=NAMES)
+    other.build(names=["latent", "depth"])
+    report = check_counts(folder.store.build(plan, folder.encoder))
     assert folder.plan(names=NAMES).hits == report.encoded + report.by_others
     folder.build(names=NAMES)
     expected = {"mask": folder.tensor("mask", salt="later"), "depth": folder.tensor("depth", salt="other")}
     same(folder.get(), latent=folder.tensor("latent"), **expected, **GEOMETRY)
 
 
-def test_values_added_by_two_builds_at_once_are_both_there_at_last(folder: Folder) -> None:
+def test_values_added_since_the_plan_are_both_there_at_last(folder: Folder) -> None:
     """As with tensors: a value that came meanwhile isn't overwritten by one that was added to what was before."""
     other = Folder(folder.store, folder.path, Named(values=lambda item: {**GEOMETRY, "one": 1}))
     folder.encoder.values = lambda item: {**GEOMETRY, "two": 2}
-    meanwhile(folder, lambda: other.build(names=["one"]))
-    report = folder.build(names=["two"])
+    plan = folder.plan(names=["two"])
+    other.build(names=["one"])
+    report = check_counts(folder.store.build(plan, folder.encoder))
     assert folder.plan(names=["two"]).hits == report.encoded + report.by_others
     folder.build(names=["two"])
     same(folder.get(), latent=folder.tensor("latent"), **GEOMETRY, one=1, two=2)
