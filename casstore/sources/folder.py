@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 COMMIT_FILES = 4096  # what was hashed is committed at least this often, so that a stop keeps it
+BESIDE_FILES = 512  # the same while threads are hashing
 COMMIT_SECONDS = 2.0
 SLICE = 512  # files
 
@@ -273,7 +274,7 @@ class FolderScan:
             self.options.progress(self.hashed + self.failed, self.hasher.submitted)
         late = time.monotonic() - self.saved_at > COMMIT_SECONDS
         # While threads hash, this one has nothing better to do than to write.
-        enough = COMMIT_FILES // 4 if self.hasher.busy else COMMIT_FILES
+        enough = BESIDE_FILES if self.hasher.busy else COMMIT_FILES
         if len(self.seen) >= enough or (late and self.seen):
             self._save()
 

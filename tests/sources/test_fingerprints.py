@@ -371,7 +371,7 @@ def test_a_stop_at_any_line_of_a_scan_leaves_nothing_wrong(
 
 def stop_at_line(number: int, work: Any) -> bool:
     """Raise KeyboardInterrupt at the n-th line that keeps what was found; whether it came to that."""
-    files = {scanning.__file__, hashing.__file__}
+    files = {scanning.__file__, comparing.__file__, hashing.__file__}
     keeping = {"_compare", "_submit", "_collect", "_take_in", "_finish", "_save", "_end", "submit", "stop", "_take"}
     left = number
 
