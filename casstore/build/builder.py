@@ -7,6 +7,7 @@ that were on their way.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading
@@ -113,7 +114,7 @@ class _Build:
         with self._stoppable():
             try:
                 todo, same_key = self._split(misses)
-                self._encode_all(todo)
+                self._encode_all(todo, same_key)
             except BaseException as raised:
                 error = raised
                 self.stopped = True
@@ -176,12 +177,18 @@ class _Build:
         with self.handle.index.read() as connection:
             return find_texts(connection, list(wanted))
 
-    def _encode_all(self, todo: list[PlanRow]) -> None:
+    def _encode_all(self, todo: list[PlanRow], same_key: list[PlanRow]) -> None:
         self.beside = find_beside(self.handle, self.plan, todo)
         todo = self._put_together(todo)
         self.source = Source(self.handle, self.plan.recipe, self.plan.resolution, self._texts(todo))
         batch: list[Decoded] = []
+        late: set[bytes] = set()  # keys that the plan couldn't tell
         for each in self._decoded(todo):
+            key = each.item.key
+            if each.planned.key is None and key.digest in late:
+                same_key.append(dataclasses.replace(each.planned, key=key))
+                continue
+            late.add(key.digest)
             decoded = self._asked(each)
             if batch and batch[0].alike != decoded.alike:
                 self._encode(batch)
@@ -368,8 +375,6 @@ class _Build:
 
     def _settle(self, same_key: list[PlanRow]) -> None:
         """A second row with the same key is a hit, or failed with the first."""
-        if not same_key:
-            return
         if self.stopped:
             return
         for planned in same_key:

@@ -13,7 +13,7 @@ from rowing import Recorder, row, rows
 
 import casstore
 from casstore.encoders.preprocess import FitCrop
-from casstore.errors import AmbiguousResolutionError, MissError, UsageError
+from casstore.errors import AmbiguousResolutionError, MissError, PictureError, UsageError
 from casstore.identity.recipes import Recipe
 from casstore.model import Item
 
@@ -167,6 +167,29 @@ def test_a_crop_is_what_its_values_say(store: casstore.Store, folder: Path) -> N
         top, left = found["crop_offset"]
         expected = whole[top : top + 100, left : left + 100]
         np.testing.assert_array_equal(found["pixels"], expected[:, ::-1] if found["flip"] else expected)
+
+
+def test_variations_whose_size_is_told_late_are_told_apart(
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan could make nothing of the header, the retry can: each variation is stored under its own key, once."""
+    (path,) = pictures(folder, 1)
+    (folder / "copy.png").write_bytes(path.read_bytes())
+
+    def refuse(data: bytes) -> None:
+        raise PictureError("no header")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("casstore.sources.read.read_header", refuse)
+        inputs = store.scan(folder)
+    encoder = Drawing(Recipe("r", seed=1))
+    plan = store.plan(inputs, encoder.recipe, resolution="64x64", variations=2)
+    assert [r.key for r in plan.rows] == [None] * 4
+    report = check_counts(store.build(plan, encoder, retry_failed=True))
+    assert (report.encoded, report.hits, report.failed, len(encoder.items)) == (2, 2, 0, 2)
+    for v in range(2):
+        key = casstore.Key.file(path, encoder.recipe, resolution="64x64", variation=v)
+        np.testing.assert_array_equal(store.get(key, as_numpy=True)["noise"], noise(key))
 
 
 # -- contents that differ per variation --------------------------------------------------------------------------------
