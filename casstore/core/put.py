@@ -209,8 +209,9 @@ class Group:
                     continue
                 taken.add(item.key.digest)
                 needed.update(digests := [part.payload.digest for part in item.result.parts])
-                as_was = row is not None and row.sound and row.values == item.result.values
-                if as_was and row is not None and [part.object_digest for part in row.parts] == digests:
+                heals = item.kept is None and self._on_conflict != "replace"
+                same = row is not None and row.sound and (heals or row.values == item.result.values)
+                if same and row is not None and [part.object_digest for part in row.parts] == digests:
                     continue  # the same objects heal, and with them everybody who refers to them
                 extends = row is not None and item.kept is not None and bool(item.kept.parts)
                 if row is not None and not extends:
