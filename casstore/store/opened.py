@@ -11,6 +11,7 @@ from casstore.errors import StoreOutdatedError, UsageError
 from casstore.identity import resolutions
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode, Recipe
+from casstore.store.asking import Asking
 from casstore.store.reading import Path, Reading
 from casstore.store.recipes import Recipes
 
@@ -64,7 +65,7 @@ def open(
     )
 
 
-class Store(Reading, Recipes):
+class Store(Reading, Recipes, Asking):
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(
