@@ -15,7 +15,7 @@ from casstore.explain.others import Others, count_others
 from casstore.identity import resolutions
 from casstore.identity.keys import NO_PARAMS, Key
 from casstore.identity.recipes import Recipe, difference, shown, spec_fields
-from casstore.index.recipes import newest_meant
+from casstore.index.recipes import newest_each, newest_meant
 from casstore.index.states import usual_encode_us
 from casstore.model import Hit, Miss
 from casstore.objects.payload import Layout
@@ -59,11 +59,7 @@ def _recipes(family: Family, recipe: Recipe | str | None) -> list[Recipe]:
         return [Recipe.known(newest_meant(family.recipes, recipe).spec)]
     used = {each.key[3].hex() for each in family.stored} | {each.recipe.hex() for each in family.failed}
     names = {row.name for row in family.recipes if row.digest in used}
-    newest: dict[str, Recipe] = {}
-    for row in family.recipes:
-        if row.name in names and row.name not in newest:
-            newest[row.name] = Recipe.known(row.spec)
-    return list(newest.values())
+    return [Recipe.known(row.spec) for row in newest_each(family.recipes) if row.name in names]
 
 
 def _cases(
@@ -114,6 +110,8 @@ class _Case:
         """Another variant that is wanted at this resolution."""
         if isinstance(answer, Hit) and (lacks := self.names - answer.layout.keys() - answer.values.keys()):
             answer = Miss("output missing", ", ".join(sorted(lacks)))
+        if isinstance(answer, Miss):
+            answer = self.family.miss_unscanned(key, answer)
         self.answers.append((key, answer))
 
     def explanation(self, *, counted: bool) -> Explanation:

@@ -28,7 +28,7 @@ from casstore.index.past import (
 from casstore.index.recipes import RecipeRow, known_recipes
 from casstore.index.sources import SourceRow, find_source
 from casstore.index.variants import Identity, VariantRow, identity, variants_of
-from casstore.model import Content, Member
+from casstore.model import Content, Member, Miss
 from casstore.sources.captions import texts_now
 from casstore.sources.fresh import content_of
 
@@ -133,6 +133,23 @@ class Family:
             return sum((content, recipe, *rest)), recipe, fields, -each.row.id
 
         return min((each for each in self.stored if each.key[3] in others), key=distance, default=None)
+
+    def miss_unscanned(self, key: Key, miss: Miss) -> Miss:
+        """Why a key isn't stored, as the index will say when it has seen the file as it is now.
+
+        Args:
+            key: that is wanted.
+            miss: what the index says.
+        """
+        noted = self.noted.content if self.noted is not None else None
+        if noted is None or noted.digest == self.content.digest or miss.reason not in ("new", "recipe"):
+            return miss
+        before = {each.key[3] for each in self.stored if each.key[1] in self.become}
+        if key.recipe.digest in before:
+            return Miss("edited", "the file was edited since its last encoding")
+        if any(bytes.fromhex(row.digest) in before for row in self.namesakes(key.recipe)):
+            return Miss("recipe", f"stored with another recipe named {key.recipe.name!r}")
+        return miss
 
     def _primary(self, pattern: Identity | None) -> Content | None:
         if pattern is None:

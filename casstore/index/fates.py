@@ -147,6 +147,11 @@ def stored_with(connection: Connection, recipe: int | None) -> set[int]:
     return set() if recipe is None else {id_ for (id_,) in _stored.rows(connection, (recipe,))}
 
 
+def failed_with(connection: Connection, recipe: int) -> set[int]:
+    """Row ids of the contents that couldn't be encoded with this recipe."""
+    return {row[0] for row in _failed.rows(connection, (recipe,))}
+
+
 Sized = tuple[int, str, int | None, int | None, int | None]
 """Row id of a content, a resolution at which it is stored, its width, height and orientation."""
 
