@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from casstore.cli.build_options import resolutions_from
 from casstore.cli.common import open_store, with_store
 from casstore.cli.output import clock, counted, cut, emit, number, say, size, table
 from casstore.explain.explanation import Compared, Event, Explanation, Relative
-from casstore.identity import resolutions
 from casstore.identity.recipes import shown
 from casstore.store import THE_ONLY_ONE
 
@@ -26,7 +26,7 @@ CASES = 18
 @with_store
 @click.option("--recipe", "-r", metavar="NAME|DIGEST", help="Of which recipe; else of each that has something.")
 @click.option("--encoder", metavar="E", help="The recipe of this encoder, which needn't have been used yet.")
-@click.option("--resolution", metavar="R", help="N or HEIGHTxWIDTH; else those that are stored.")
+@click.option("--resolution", multiple=True, metavar="R", help="As in build; else all that are stored.")
 @click.option("--name", "names", multiple=True, help="Of a tensor or value that must be there; may be given again.")
 def explain_command(
     file: str,
@@ -34,7 +34,7 @@ def explain_command(
     as_json: bool,
     recipe: str | None,
     encoder: str | None,
-    resolution: str | None,
+    resolution: tuple[str, ...],
     names: tuple[str, ...],
 ) -> int:
     """Tell why FILE, as it is now, is served or isn't: beside what is stored, or the nearest relative of it.
@@ -44,7 +44,7 @@ def explain_command(
     """
     if recipe is not None and encoder is not None:
         raise click.UsageError("--recipe and --encoder both say which recipe is meant; give one of them")
-    wanted = THE_ONLY_ONE if resolution is None else resolutions.check(resolution)
+    wanted = resolutions_from(resolution, None, upscale=True) if resolution else THE_ONLY_ONE
     with open_store(place) as store:
         meant: Any = recipe
         if encoder is not None:

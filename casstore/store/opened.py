@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from casstore.build.plan import Absent, Augment, Plan
     from casstore.core.batch import Batch
     from casstore.core.put import OnConflict
-    from casstore.index.query import Table
-    from casstore.model import BuildReport, Codec, ConfirmReport, GcReport, RepackReport, Root, Status, VerifyReport
+    from casstore.model import BuildReport, Codec, ConfirmReport, GcReport, RepackReport, Root, VerifyReport
     from casstore.sources.found import Scan
     from casstore.sources.inputs import Inputs
     from casstore.sources.links import Link
@@ -387,13 +386,6 @@ class Store(Reading, Recipes, Asking):
             return plan_forget(self._handle, what, f"recipe {what.name}")
         return plan_forget(self._handle, known_content_of(self._handle, what), os.fspath(what))
 
-    def status(self) -> Status:
-        """What the store holds, in numbers."""
-        from casstore.index.readonly import retried
-        from casstore.upkeep.status import status
-
-        return retried(lambda: status(self._handle))
-
     def repack(self, codec: Codec, *, yes: bool = False, progress: Callable[[int], None] | None = None) -> RepackReport:
         """Change how objects are stored, while others use the store; what is read stays the same.
 
@@ -427,38 +419,3 @@ class Store(Reading, Recipes, Asking):
         from casstore.upkeep.gc import collect
 
         return collect(self._handle, yes=yes, grace_hours=grace_hours)
-
-    def sql(
-        self, query: str, parameters: Sequence[Any] = (), *, limit: int | None = None, seconds: float | None = None
-    ) -> Table:
-        """The rows of one SELECT over the index; docs/sql.md has the views. Nothing can be changed by it.
-
-        Args:
-            query: the statement.
-            parameters: for its question marks.
-            limit: the most rows to return (`more` says that there are others); None: a million.
-            seconds: how long it may take; None: a minute.
-
-        Raises:
-            UsageError: it isn't a SELECT, can't be understood, or took too long.
-        """
-        from casstore.index.query import ROW_LIMIT, SECONDS, run_query
-        from casstore.index.readonly import retried
-
-        self._handle.check_open()
-        limits = (ROW_LIMIT if limit is None else limit, SECONDS if seconds is None else seconds)
-        index = self._handle.index
-        return retried(lambda: run_query(index, query, parameters, limit=limits[0], seconds=limits[1]))
-
-    def copy_index(self, path: Path) -> None:
-        """Write a copy of the index, in one state, to a file that doesn't exist yet: for DuckDB, datasette, pandas.
-
-        Raises:
-            UsageError: the file exists.
-            NoSpaceError, StorePermissionError, StoreIOError
-        """
-        from casstore.index.copy import copy_index
-        from casstore.index.readonly import retried
-
-        self._handle.check_open()
-        retried(lambda: copy_index(self._handle.index, os.path.abspath(os.fspath(path))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from casstore.core.handle import Handle
 from casstore.errors import UsageError
@@ -12,9 +13,12 @@ from casstore.identity.recipes import Recipe
 from casstore.index.fates import Contents, Fates, FileRow, companions, failed_with, present_files, stored_with
 from casstore.index.listing import listed_failures, paths_by_id, texts_by_id
 from casstore.index.recipes import RecipeRow, all_meant, known_recipes, newest_each, newest_meant
-from casstore.index.roots import RootRow, known_roots, root_above
+from casstore.index.roots import RootRow, is_in, known_roots, root_above
 from casstore.index.states import usual_encode_us
 from casstore.model import Miss, Reason
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 NOT_TRIED = ("failed", "source unavailable")  # by a build, unless it is told to
 
@@ -42,7 +46,7 @@ class MissingFiles:
 
     Attributes:
         folder: absolute path.
-        scanned_at: when a scan last saw its root, ms UTC.
+        scanned_at: when a scan last saw its root (of several the one that waits longest), ms UTC.
         files: how many were there.
         recipes: names of those that were looked for.
         missing: in order of paths, for each recipe.
@@ -89,9 +93,9 @@ def missing(handle: Handle, folder: str, recipe: Recipe | str | None) -> Missing
     """See `Store.missing`; `folder`: absolute."""
     handle.check_open()
     with handle.index.read() as connection:
-        root, inside = _place(known_roots(connection), folder)
-        files = list(present_files(connection, root.id, inside))
-        if inside and not files:
+        places = _places(known_roots(connection), folder)
+        files = _files(connection, places)
+        if not files and not any(root.path == folder for root, _ in places):
             raise UsageError(_unseen(folder))
         contents, members = Contents(connection), companions(connection)
         known = known_recipes(connection)
@@ -106,22 +110,36 @@ def missing(handle: Handle, folder: str, recipe: Recipe | str | None) -> Missing
             fates = Fates(connection, row.id, others, contents)
             lacking = _lacking(files, fates, contents, {id_ for each in same_name for id_ in had[each.id]}, members)
             for file, miss in lacking:
-                path = os.path.join(root.path, file.place)
-                found.append(MissingFile(path, row.title, row.digest, miss.reason, miss.detail))
+                found.append(MissingFile(file.place, row.title, row.digest, miss.reason, miss.detail))
             tried = {file.content for file, miss in lacking if miss.reason not in NOT_TRIED}
             if tried:
                 usual = usual_encode_us(connection, bytes.fromhex(row.digest), row.name)
                 times.append(None if usual is None else len(tried) * usual / 1e6)
     seconds = None if None in times else sum(each for each in times if each is not None)
     titles = tuple(row.title for row in wanted)
-    return MissingFiles(folder, root.last_seen_at, len(files), titles, tuple(found), seconds)
+    scanned_at = min(root.last_seen_at for root, _ in places)
+    return MissingFiles(folder, scanned_at, len(files), titles, tuple(found), seconds)
 
 
-def _place(known: dict[str, RootRow], folder: str) -> tuple[RootRow, str]:
+def _places(known: dict[str, RootRow], folder: str) -> list[tuple[RootRow, str]]:
+    """The root that holds a folder, and where the folder is in it; or the roots that lie in the folder."""
     above = root_above(known, folder)
-    if above is None:
+    found = [(row, "") for row in known.values() if is_in(row.path, folder)] if above is None else [above]
+    if not found:
         raise UsageError(_unseen(folder))
-    return above
+    return found
+
+
+def _files(connection: Connection, places: Sequence[tuple[RootRow, str]]) -> list[FileRow]:
+    """The files that are there; their places are absolute."""
+    return sorted(
+        (
+            file._replace(relpath=os.path.join(root.path, file.relpath) if file.relpath else root.path)
+            for root, inside in places
+            for file in present_files(connection, root.id, inside)
+        ),
+        key=lambda file: file.place,
+    )
 
 
 def _unseen(folder: str) -> str:
@@ -181,8 +199,7 @@ def failures(handle: Handle, folder: str | None, recipe: Recipe | str | None) ->
         inside = None
         if folder is not None:
             contents = Contents(connection)
-            root, below = _place(known_roots(connection), folder)
-            files = present_files(connection, root.id, below)
+            files = _files(connection, _places(known_roots(connection), folder))
             inside = {id_ for file in files if file.content is not None for id_ in contents.inside(file.content)}
         rows = listed_failures(connection, recipes, inside)
         ids = sorted({row.content for row in rows})
