@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from casstore.build.progress import shown
+from casstore.build.progress import JsonLines, Progress, phase, progress_of
 from casstore.encoders.load import load_function
 from casstore.errors import UsageError
 from casstore.identity import resolutions
@@ -121,11 +122,30 @@ def find_inputs(
     report = None
     named = ", ".join(option for option, value in given.items() if value)
     if folders:
-        with shown(None, 1, what="scan") as progress:
-            scan = store.scan(*folders, **scanning, progress=progress)
+        with phase(progress_of(None), "scan", 1) as progress:
+            scan = store.scan(*folders, **scanning, progress=progress.advanced)
         rows, report = [scan], scan.report
     elif named:
         raise UsageError(f"a table says itself what belongs to a row; {named} is for folders only")
     reader = {"reader": scanning["reader"]} if "reader" in scanning else {}
     rows += [store.inputs(table, **reader) for table in tables]
     return rows[0] if len(rows) == 1 else Inputs([row for part in rows for row in part]), report
+
+
+def devices_from(text: str | None, procs: int) -> list[str]:
+    """The devices of --devices; each has a process of its own.
+
+    Raises:
+        UsageError: there are others than processes.
+    """
+    found = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(found) or (found and procs not in (1, len(found))):
+        raise UsageError(f"--devices {text!r}: name one for each process, such as cuda:0,cuda:1, and leave --procs out")
+    return found
+
+
+def progress_from(choice: str | None) -> Progress:
+    """What --progress says."""
+    if choice == "json":
+        return JsonLines(sys.stderr)
+    return progress_of({"bar": True, "none": False}.get(choice or ""))

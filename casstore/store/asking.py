@@ -1,10 +1,10 @@
-"""The methods of a store that answer questions: why, what is missing, what there is, and any other in SQL."""
+"""The methods of a store that answer questions about files: why, what is missing, what there is."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from casstore.identity import resolutions
 from casstore.identity.recipes import Recipe
@@ -13,8 +13,6 @@ from casstore.store.reading import THE_ONLY_ONE, Path, Wanted
 if TYPE_CHECKING:
     from casstore.core.handle import Handle
     from casstore.explain.explanation import Explanation
-    from casstore.index.query import Table
-    from casstore.model import Status
     from casstore.upkeep.listing import Listing
     from casstore.upkeep.missing import FailedKey, MissingFiles
 
@@ -109,48 +107,6 @@ class Asking:
 
         begin = None if prefix is None else _beginning(os.fspath(prefix))
         return retried(lambda: list_variants(self._handle, begin, recipe, limit))
-
-    def status(self) -> Status:
-        """What the store holds, in numbers."""
-        from casstore.index.readonly import retried
-        from casstore.upkeep.status import status
-
-        return retried(lambda: status(self._handle))
-
-    def sql(
-        self, query: str, parameters: Sequence[Any] = (), *, limit: int | None = None, seconds: float | None = None
-    ) -> Table:
-        """The rows of one SELECT over the index; docs/sql.md has the views. Nothing can be changed by it.
-
-        Args:
-            query: the statement.
-            parameters: for its question marks.
-            limit: the most rows to return (`more` says that there are others); None: a million.
-            seconds: how long it may take; None: a minute.
-
-        Raises:
-            UsageError: it isn't a SELECT, can't be understood, or took too long.
-        """
-        from casstore.index.query import ROW_LIMIT, SECONDS, run_query
-        from casstore.index.readonly import retried
-
-        self._handle.check_open()
-        limits = (ROW_LIMIT if limit is None else limit, SECONDS if seconds is None else seconds)
-        index = self._handle.index
-        return retried(lambda: run_query(index, query, parameters, limit=limits[0], seconds=limits[1]))
-
-    def copy_index(self, path: Path) -> None:
-        """Write a copy of the index, in one state, to a file that doesn't exist yet: for DuckDB, datasette, pandas.
-
-        Raises:
-            UsageError: the file exists.
-            NoSpaceError, StorePermissionError, StoreIOError
-        """
-        from casstore.index.copy import copy_index
-        from casstore.index.readonly import retried
-
-        self._handle.check_open()
-        retried(lambda: copy_index(self._handle.index, os.path.abspath(os.fspath(path))))
 
 
 def _beginning(prefix: str) -> str:
