@@ -38,6 +38,8 @@ def resolutions_from(given: Sequence[str], method: Method | None, *, upscale: bo
         UsageError: something can't be meant, or there is no area that the method could be for.
     """
     wanted = [part.strip() for text in given for part in text.split(",")]
+    if len(wanted) > 1 and "" in wanted:
+        raise UsageError(f"--resolution {','.join(given)!r}: between two commas a resolution is missing")
     areas = [int(part) for part in wanted if re.fullmatch("[0-9]{1,7}", part)]
     if (method is not None or not upscale) and not areas:
         option = "--no-upscale" if method is None else f"--buckets {method}"
