@@ -200,7 +200,7 @@ class _Build:
             keyed = {row.key.digest: row for row in rows if row.key is not None}
             claimed = self.owner.claim(
                 [row.key for row in keyed.values() if row.key is not None],
-                {digest: row.lacking for digest, row in keyed.items() if row.lacking},
+                frozenset(self.plan.names or ()),
             )
             mine = [row for row in rows if row.key is None or row.key.digest in claimed.mine]
             self._settle(keyed, claimed)
