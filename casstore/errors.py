@@ -24,7 +24,8 @@
     ├── IdentityMismatchError                        1   it was made with another recipe than the expected one
     ├── EncoderError                                 1   an encoder returned something that can't be stored
     │   └── NonFiniteError                               ... NaN or infinity
-    └── BuildInterrupted (KeyboardInterrupt)       130   Ctrl-C; carries the report, nothing committed is lost
+    └── BuildStopped                               130   it was told to stop; carries the report, nothing is lost
+        └── BuildInterrupted (KeyboardInterrupt)   130   ... by Ctrl-C
 
 Each class takes one string, so that an error keeps its class on its way out of a worker process. A message says what
 happened, to what, and what to do.
@@ -181,11 +182,15 @@ class NonFiniteError(EncoderError):
     """An encoder returned NaN or infinite numbers."""
 
 
-class BuildInterrupted(CasstoreError, KeyboardInterrupt):
-    """A build was stopped by Ctrl-C. `report` says what is done; all of that is stored."""
+class BuildStopped(CasstoreError):
+    """A build was stopped before its end. `report` says what is done; all of that is stored."""
 
     exit_code = 130
 
     def __init__(self, message: str, report: BuildReport | None = None) -> None:
         super().__init__(message)
         self.report = report
+
+
+class BuildInterrupted(BuildStopped, KeyboardInterrupt):
+    """A build was stopped by Ctrl-C."""

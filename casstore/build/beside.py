@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from casstore.build.plan import Plan, PlanRow
 from casstore.core.handle import Handle
-from casstore.core.put import Kept
+from casstore.core.put import Kept, can_be_served, seen_of
 from casstore.identity.arrays import is_tensor, shape_of
 from casstore.identity.canonical import exact
 from casstore.identity.keys import Key
@@ -38,8 +38,7 @@ class Beside:
         layout: of its tensors.
         asked: names that the encoder is asked for; none: nothing is left to encode.
         required: of these, those that it has to return.
-        whole: the names of all that is there, and is asked for; for a pass that makes all of it again.
-        seen: the objects of the key's own row; None: it has none.
+        whole: names that it has to return in a pass that makes all of it again; none: those of the plan.
     """
 
     kept: Kept
@@ -57,29 +56,32 @@ class Beside:
 
 def find_beside(handle: Handle, plan: Plan, rows: Sequence[PlanRow]) -> dict[bytes, Beside]:
     """{key digest: what is stored beside it}, for those of these misses of which something is."""
-    lacking = [row for row in rows if row.lacking and row.key is not None]
-    edited = []
-    if plan.recipe.depends and len(plan.roles) > 1 and plan.augment == "add":
-        edited = [row for row in rows if not row.lacking and row.key is not None and row.miss is not None]
+    keyed = [row for row in rows if row.key is not None and row.miss is not None]
+    damaged = plan.names is not None  # then it wouldn't be told otherwise which names there were
+    lacking = [r for r in keyed if r.lacking or (damaged and r.miss is not None and r.miss.reason == "damaged")]
+    edited = [r for r in keyed if not r.lacking] if plan.recipe.depends and plan.augment == "add" else []
     found: dict[bytes, Beside] = {}
     for start in range(0, len(lacking), CHUNK):
         part = {row.key.digest: row for row in lacking[start : start + CHUNK] if row.key is not None}
         with handle.index.glance() as connection:
             stored = find_variants(connection, [row.key for row in part.values() if row.key is not None])
         for digest, variant in stored.items():
-            if not variant.damaged:
-                found[digest] = _own(variant, part[digest].lacking, plan)
+            if variant.sound:
+                found[digest] = _own(handle, variant, part[digest].lacking, plan)
     for start in range(0, len(edited), CHUNK):
         found |= _relatives(handle, plan, [row.key for row in edited[start : start + CHUNK] if row.key is not None])
     return found
 
 
-def _own(variant: VariantRow, lacking: frozenset[str], plan: Plan) -> Beside:
-    """A variant that lacks names."""
+def _own(handle: Handle, variant: VariantRow, lacking: frozenset[str], plan: Plan) -> Beside:
+    """A variant that lacks names, or one that can't be served any more."""
     values = _values_of(variant)
     layout = _layout_of(variant.parts)
     stored = frozenset(layout) | values.keys()
-    kept = Kept(variant.parts, values, tuple(part.object_digest for part in variant.parts))
+    if not can_be_served(handle, variant):
+        names = frozenset(plan.names or ())
+        return Beside(Kept((), {}, None), stored, layout, stored | names, names, frozenset())
+    kept = Kept(variant.parts, values, seen_of(variant))
     # Without a value that says how the picture was placed nobody can tell whether another pass places it alike.
     told = plan.augment == "add" and any(name in values for name in plan.recipe.geometry)
     asked = lacking if told else stored | lacking
@@ -100,43 +102,61 @@ def _relatives(handle: Handle, plan: Plan, keys: Sequence[Key]) -> dict[bytes, B
     for key in keys:
         alike = (key.primary.kind, key.primary.digest, key.recipe.digest, key.resolution, key.variation, key.params)
         rows = sorted(beside.get(alike, ()), key=lambda pair: pair[1].id, reverse=True)
-        taken = _taken(key, plan, rows, members) if rows else None
+        taken = _taken(handle, key, plan, rows, members) if rows else None
         if taken is not None:
             found[key.digest] = taken
     return found
 
 
 def _taken(
-    key: Key, plan: Plan, rows: Iterable[tuple[bytes, VariantRow]], members: Mapping[bytes, Sequence[StoredMember]]
+    handle: Handle,
+    key: Key,
+    plan: Plan,
+    rows: Iterable[tuple[bytes, VariantRow]],
+    members: Mapping[bytes, Sequence[StoredMember]],
 ) -> Beside | None:
+    depends, geometry, first = plan.recipe.depends, plan.recipe.geometry, set(plan.roles[:1])
+    now = {member.role for member in key.members} or first
     parts: list[PartRow] = []
     values: dict[str, Any] = {}
+    placed: dict[str, Any] = {}  # by the geometry values of those that parts come from
     stored: set[str] = set()
     known: set[str] = set()
+    expected: set[str] = set()  # from the encoder, since it has returned them for contents under the same roles
     for inputs, variant in rows:
-        then = {(m.role, m.ordinal): m.digest for m in members.get(inputs, ())}
+        then = members.get(inputs, ())
         told = _values_of(variant)
-        known |= _layout_of(variant.parts).keys() | told.keys()
-        for part in variant.parts:
-            names = _layout_of([part]).keys()
-            if not names & stored and all(_inputs_digest(key, name) == part.inputs_digest for name in names):
-                parts.append(part)
-                stored |= names
-        for name in told.keys() - stored:
-            if _agrees(key, name, then):
-                values[name] = told[name]
-                stored.add(name)
+        names = _layout_of(variant.parts).keys() | told.keys()
+        before = {member.role for member in then} or first
+        known |= names
+        for name in names:
+            roles = key.roles_of(name)
+            if (now & before).issuperset(now | before if roles is None else roles):
+                expected.add(name)
+        agreeing = [part for part in variant.parts if _part_agrees(key, part, stored)]
+        here = {name: told[name] for name in geometry if name in told}
+        alike = not parts or (here and exact(here) == exact(placed))
+        if not agreeing or not alike or not can_be_served(handle, variant):
+            continue
+        placed = here
+        parts += agreeing
+        values |= {name: told[name] for name in told.keys() - stored if _value_agrees(key, name, then)}
+        stored |= _layout_of(agreeing).keys() | values.keys()
     if not parts:
         return None
-    roles = {member.role for member in key.members} or set(plan.roles[:1])
-    depends = plan.recipe.depends
-    ready = {name for name in known if roles.issuperset(depends.get(name, ()))}
-    required = frozenset((set(plan.names) if plan.names is not None else ready) - stored)
-    asked = required | frozenset((known | depends.keys()) - stored)
-    layout = _layout_of(parts)
-    if asked and not any(name in values for name in plan.recipe.geometry):
+    wanted = expected if plan.names is None else set(plan.names)
+    asked = wanted if plan.names is not None else known | depends.keys()
+    if not asked <= stored and not any(name in values for name in geometry):
         return None  # nobody could tell whether this pass places the picture as that one did
-    return Beside(Kept(tuple(parts), values, None), frozenset(stored), layout, asked, required, frozenset())
+    kept = Kept(tuple(parts), values, None)
+    required = frozenset(wanted - stored)
+    return Beside(kept, frozenset(stored), _layout_of(parts), frozenset(asked - stored), required, frozenset())
+
+
+def _part_agrees(key: Key, part: PartRow, stored: Collection[str]) -> bool:
+    """Whether none of a part is there yet, and all that each of its names depends on is what it was."""
+    names = _layout_of([part]).keys()
+    return names.isdisjoint(stored) and all(_inputs_digest(key, name) == part.inputs_digest for name in names)
 
 
 def _inputs_digest(key: Key, name: str) -> bytes:
@@ -144,13 +164,17 @@ def _inputs_digest(key: Key, name: str) -> bytes:
     return key.inputs.digest if depends is None else depends.inputs.digest
 
 
-def _agrees(key: Key, name: str, then: Mapping[tuple[str, int], bytes]) -> bool:
+def _value_agrees(key: Key, name: str, then: Iterable[StoredMember]) -> bool:
     """Whether all that a value depends on is what it was."""
-    depends = key.inputs_of(name)
-    now = (key.together if depends is None else depends).members
-    if depends is None and len(then) != len(now):
-        return False
-    return all(then.get(member[:2], key.primary.digest) == member.content.digest for member in now)
+    roles = key.roles_of(name)
+    primary = key.primary.digest
+
+    def counts(role: str, digest: bytes) -> bool:
+        return roles is None or role in roles or digest == primary
+
+    now = {m[:2]: m.content.digest for m in key.members if counts(m.role, m.content.digest)}
+    before = {m[:2]: m.digest for m in then if counts(m.role, m.digest)}
+    return (now if len(now) > 1 else {}) == (before if len(before) > 1 else {})
 
 
 def placed_alike(recipe: Recipe, beside: Beside, result: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

@@ -22,6 +22,8 @@ from casstore.sources.inputs import Cell
 from casstore.sources.opaque import Opaque, look
 from casstore.sources.read import read_source
 
+LARGE = 256 << 20  # bytes; a file of more isn't held in memory: the encoder opens it itself
+
 
 class SourceChanged(Exception):
     """The file doesn't hold any more what was planned."""
@@ -36,12 +38,14 @@ class Source:
         recipe: of the plan.
         resolution: that the plan asked for.
         texts: {digest: text} of those whose rows don't carry them.
+        reads_path: the encoder opens pictures itself.
     """
 
     handle: Handle
     recipe: Recipe
     resolution: resolutions.Resolutions
     texts: Mapping[bytes, str] = field(default_factory=dict)
+    reads_path: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,12 @@ class Decoded:
     alike: tuple[Any, ...]
     unread: tuple[Opaque, ...]
     nbytes: int
+
+    @property
+    def pixels(self) -> int:
+        """Of its picture, as the encoder gets it; 0 for anything else."""
+        size = resolutions.parse(self.item.resolution) or (self.item.height or 0, self.item.width or 0)
+        return size[0] * size[1]
 
     def asking(self, names: frozenset[str] | None) -> Decoded:
         """The same, with these names wanted of it."""
@@ -131,7 +141,7 @@ def _part(cell: Cell, source: Source) -> _Part:
         return _array(cell, content)
     if cell.path is None:
         raise SourceNotFoundError("its file isn't named in the row, so it can't be read")
-    if kind == "file":
+    if kind == "file" or source.reads_path or content.nbytes > LARGE:
         unread = look(source.handle, cell.path)
         if unread.digest != content.digest:
             raise SourceChanged

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from casstore import fsio
 from casstore.core.handle import Flusher, Handle
 from casstore.core.publish import Temp, is_there, make_durable, place, remove, stage
-from casstore.core.results import Result
+from casstore.core.results import Result, ResultPart
 from casstore.errors import StoreIOError
 from casstore.identity.canonical import exact
 from casstore.identity.keys import Key
@@ -36,6 +36,7 @@ from casstore.index.variants import (
     stamp_names,
 )
 from casstore.model import Codec
+from casstore.objects.payload import Layout
 from casstore.objects.tensors import Payload
 
 GROUP_OBJECTS = 64
@@ -50,6 +51,14 @@ OnConflict = Literal["keep", "replace", "raise"]
 commit raises when the rest is stored."""
 
 
+Seen = tuple[tuple[bytes, ...], str | None]
+
+
+def seen_of(row: VariantRow) -> Seen:
+    """What tells whether a row is still what it was: its objects and values."""
+    return _objects_of(row), row.values
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What is stored already and stays, beside a new result.
@@ -57,12 +66,12 @@ class Kept:
     Attributes:
         parts: of the key's own row, or of a variant of the same primary; none: the result replaces the key's own row.
         values: that come with them.
-        seen: the objects of the key's own row when this was decided; None: it had none.
+        seen: what the key's own row said when this was decided, see `seen_of`; None: it had none.
     """
 
     parts: tuple[PartRow, ...]
     values: Mapping[str, Any]
-    seen: tuple[bytes, ...] | None
+    seen: Seen | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +218,8 @@ class Group:
                     continue
                 taken.add(item.key.digest)
                 needed.update(digests := [part.payload.digest for part in item.result.parts])
-                if row is not None and row.sound and [part.object_digest for part in row.parts] == digests:
+                as_was = row is not None and row.sound and row.values == item.result.values
+                if as_was and row is not None and [part.object_digest for part in row.parts] == digests:
                     continue  # the same objects heal, and with them everybody who refers to them
                 extends = row is not None and item.kept is not None and bool(item.kept.parts)
                 if row is not None and not extends:
@@ -223,11 +233,13 @@ class Group:
 
     def _decide(self, item: PutItem, row: VariantRow | None, there: set[bytes]) -> Outcome:
         """What becomes of an item, under the write lock, given the row that its key has by now."""
-        kept, served = item.kept, row is not None and _can_be_served(self._handle, row)
-        as_seen = kept is not None and row is not None and kept.seen == _objects_of(row)
+        kept, served = item.kept, row is not None and can_be_served(self._handle, row)
+        as_seen = kept is not None and row is not None and kept.seen == seen_of(row)
         if served and not as_seen:
             assert row is not None
-            if kept is not None or not _differs(item.result, row):
+            if kept is not None:  # another writer was first; but perhaps with other names
+                return "existing" if names_of(item.result) <= names_of(row) else "lost"
+            if not _differs(item.result, row):
                 return "existing"
             return "stored" if self._on_conflict == "replace" else "conflict"
         if kept is None or (as_seen and not kept.parts):
@@ -277,6 +289,12 @@ def _differs(result: Result, row: VariantRow) -> bool:
     return not objects <= set(_objects_of(row)) or any(told[name] != values[name] for name in told.keys() & values)
 
 
+def names_of(what: Result | VariantRow) -> set[str]:
+    """Of tensors and values."""
+    layouts = [p.payload.layout if isinstance(p, ResultPart) else Layout.parse(p.layout) for p in what.parts]
+    return {name for layout in layouts for name in layout.tensors} | set(json.loads(what.values or "{}"))
+
+
 def _new_variant(item: PutItem, id_: int | None, names: Mapping[bytes, str]) -> NewVariant:
     """The variant of an item; with `id_`: what the row with this id becomes."""
     kept, result = item.kept, item.result
@@ -295,7 +313,8 @@ def _new_variant(item: PutItem, id_: int | None, names: Mapping[bytes, str]) -> 
     return NewVariant(item.key, tuple(parts), values, item.reason, item.encode_us, id_)
 
 
-def _can_be_served(handle: Handle, row: VariantRow) -> bool:
+def can_be_served(handle: Handle, row: VariantRow) -> bool:
+    """Whether all that a row refers to is there, as far as the index and the sizes of files tell."""
     return (
         not row.damaged
         and bool(row.parts)

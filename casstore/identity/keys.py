@@ -90,15 +90,18 @@ class Key:
         recipes that share a seed draw alike. Of its methods only `random()` is promised to stay the same."""
         return draw(name, self.recipe.seed, self.primary.digest, self.variation)
 
+    def roles_of(self, name: str) -> tuple[str, ...] | None:
+        """The roles that a tensor or value of this name depends on besides the primary; None: all of them."""
+        placed = () if name in self.recipe.geometry else None  # how the primary was placed
+        return self.recipe.depends.get(name, placed)
+
     def inputs_of(self, name: str) -> Together | None:
         """What a tensor or value of this name depends on, as the recipe says; None: on all that is encoded."""
-        roles = self.recipe.depends.get(name)
-        if roles is None and name in self.recipe.geometry:
-            roles = ()  # how the primary was placed
+        roles = self.roles_of(name)
         if roles is None or not self.members:
             return None
-        primary = next(member for member in self.members if member.content == self.primary)
-        members = tuple(member for member in self.members if member is primary or member.role in roles)
+        # A member that holds what the primary holds can't be told from it, so it counts too.
+        members = tuple(m for m in self.members if m.content == self.primary or m.role in roles)
         return None if len(members) == len(self.members) else Together.of(self.primary, members)
 
     @classmethod

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ClauseElement, Connection, Integer, LargeBinary, Table, bindparam, or_, select
+from sqlalchemy import ClauseElement, Connection, LargeBinary, Table, bindparam, or_, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.types import TypeEngine
 
 from casstore.index.driver import fetch, fetch_in_parts, sqlite3
 
@@ -54,28 +55,26 @@ class Statement:
 
 
 class ByDigest:
-    """A query for rows whose digest, or id, is in a list, for lists of any length.
+    """A query for rows whose digest, id or name is in a list, for lists of any length.
 
     Args:
-        build: build(parameters) -> the query with these in its list; parameters of its own come behind the list.
+        build: build(parameters) -> the query with these in its list; parameters of its own come in front of it.
         type_: of the list's members.
     """
 
-    def __init__(
-        self, build: Callable[[list[Any]], ClauseElement], type_: type[LargeBinary | Integer] = LargeBinary
-    ) -> None:
+    def __init__(self, build: Callable[[list[Any]], ClauseElement], type_: type[TypeEngine[Any]] = LargeBinary) -> None:
         self._build, self._type = build, type_
         self._statements: dict[int, Statement] = {}
 
-    def rows(self, connection: AnyConnection, digests: Sequence[Any], *more: Any) -> list[Row]:
-        """The rows for these digests or ids, in no order; `more`: values of the query's own parameters."""
+    def rows(self, connection: AnyConnection, digests: Sequence[Any], before: Row = ()) -> list[Row]:
+        """The rows for these digests, ids or names, in no order; `before`: the parameters in front of the list."""
         if len(digests) == 1:
-            return self.of(1).rows(connection, (*digests, *more))
+            return self.of(1).rows(connection, (*before, *digests))
         found: list[Row] = []
         for part in chunks(digests):
             # The list is padded with its last value, so that four statements serve for all lengths.
             size = next(size for size in _SIZES if size >= len(part))
-            found += self.of(size).rows(connection, [*part, *([part[-1]] * (size - len(part))), *more])
+            found += self.of(size).rows(connection, [*before, *part, *([part[-1]] * (size - len(part)))])
         return found
 
     def of(self, size: int) -> Statement:

@@ -37,12 +37,15 @@ class Print(NamedTuple):
         fingerprint: of the states of its files; None: some aren't settled, or weren't looked at.
         files: how many.
         mtime_ns, inode: of the directory; None: it changed just then.
+        states: the names and states of the files, as `sources.states` packs them; None: they weren't looked at. Large,
+            so that nobody reads those of all directories: see `states_in`.
     """
 
     fingerprint: bytes | None
     files: int
     mtime_ns: int | None
     inode: int | None
+    states: bytes | None = None
 
 
 class DirectoryRow(NamedTuple):
@@ -106,6 +109,23 @@ def known_directories(connection: AnyConnection, root_id: int, inside: str, filt
     return found
 
 
+_states = Statement(
+    select(directory_prints.c.files, directory_prints.c.states).where(
+        directory_prints.c.directory_id == bindparam("directory"),
+        directory_prints.c.filter == bindparam("filter"),
+        directory_prints.c.states.is_not(None),
+    )
+)
+
+
+def states_in(connection: AnyConnection, directory_id: int, filter_: str) -> tuple[int, bytes] | None:
+    """How many files a scan with some filter saw in a directory, and their packed states, if its rows haven't changed
+    since."""
+    for files, packed in _states.rows(connection, (directory_id, filter_)):
+        return files, packed
+    return None
+
+
 def all_directories(connection: Connection, root_id: int) -> dict[str, int]:
     """{relpath: id} of all directories of a root."""
     query = select(directories.c.relpath, directories.c.id).where(directories.c.root_id == root_id)
@@ -138,7 +158,7 @@ def place_directories(connection: Connection, places: Iterable[tuple[int, str]])
     _place.many(connection, [(fs_id, now, id_) for id_, fs_id in places])
 
 
-_PRINT = ("fingerprint", "files", "st_mtime_ns", "st_ino")
+_PRINT = ("fingerprint", "files", "st_mtime_ns", "st_ino", "states")
 
 
 def _save_print() -> Statement:

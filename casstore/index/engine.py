@@ -50,7 +50,7 @@ WAL_WARNING = 256 << 20
 POOL_SIZE = 4
 _log = logging.getLogger("casstore.index")
 
-_SYNCHRONOUS = {"full": 2, "off": 0}
+_SYNCHRONOUS = {"full": 2, "normal": 1, "off": 0}
 _live: weakref.WeakSet[Index] = weakref.WeakSet()
 _poisoned: set[tuple[int, int]] = set()  # indexes that were in a transaction when this process was forked
 _inherited: list[Any] = []  # a forked child must neither use nor close these, so they are kept for ever
@@ -140,8 +140,11 @@ class Index:
         return _Glance(self)
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
         """A write transaction under `locks/write`; committed at the end of the block, rolled back on any exception.
+
+        Args:
+            durable: with False a power cut may undo it (not what came before it), and the disk isn't waited for.
 
         Raises:
             StoreBusyError: another process held the lock for 30 s.
@@ -149,7 +152,7 @@ class Index:
         """
         with self._in_transaction(), self.errors(), self._locked(BUSY_SECONDS):
             with self._writer.connect() as connection:
-                with connection.begin():
+                with self._synchronous_as(connection, durable=durable), connection.begin():
                     self.check_schema(connection)
                     yield connection
                 # What is committed isn't called a failure any more; the next commit meets the same trouble.
@@ -157,6 +160,19 @@ class Index:
                     if (nbytes := self._wal_bytes()) > WAL_LIMIT:
                         self._checkpoint(connection)
                         self._warn_of_reader(nbytes)
+
+    @contextlib.contextmanager
+    def _synchronous_as(self, connection: Connection, *, durable: bool) -> Iterator[None]:
+        """Let the commit of a transaction that needn't be durable not wait for the disk."""
+        if durable or self._synchronous == _SYNCHRONOUS["off"]:
+            yield
+            return
+        raw: Any = connection.connection.driver_connection
+        raw.execute(f"PRAGMA synchronous = {_SYNCHRONOUS['normal']}")
+        try:
+            yield
+        finally:
+            raw.execute(f"PRAGMA synchronous = {self._synchronous}")
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
         """Turn errors of SQLite and SQLAlchemy in the block into casstore's own."""

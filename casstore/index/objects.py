@@ -89,6 +89,11 @@ def object_rows(connection: AnyConnection, digests: Sequence[bytes]) -> dict[byt
     return {row[1]: _row(row) for row in _by_digest.rows(connection, digests)}
 
 
+def all_stored_bytes(connection: Connection) -> int:
+    """Bytes that all objects take on disk."""
+    return int(connection.scalar(select(func.coalesce(func.sum(objects.c.stored_bytes), 0))) or 0)
+
+
 def objects_after(connection: Connection, digest: bytes, limit: int) -> list[ObjectRow]:
     """The next `limit` objects in order of their digests, for walking over all of them in short transactions."""
     query = select(*_COLUMNS).join_from(objects, layouts).where(objects.c.digest > digest)

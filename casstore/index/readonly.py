@@ -67,7 +67,7 @@ class ReadOnlyIndex(Index):
         with self.read() as connection:
             yield connection
 
-    def write(self) -> contextlib._GeneratorContextManager[Connection]:
+    def write(self, *, durable: bool = True) -> contextlib._GeneratorContextManager[Connection]:
         """Raises the reason why it can't."""
         raise type(self._obstacle)(*self._obstacle.args)
 

@@ -181,7 +181,7 @@ CREATE TABLE directory_prints (
     fingerprint BLOB,
     files INTEGER NOT NULL,
     st_mtime_ns INTEGER,
-    st_ino INTEGER,
+    st_ino INTEGER, states BLOB,
     CONSTRAINT pk_directory_prints PRIMARY KEY (directory_id, filter),
     CONSTRAINT fk_directory_prints_directory_id FOREIGN KEY(directory_id) REFERENCES directories (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT;
@@ -193,6 +193,23 @@ CREATE TABLE hash_members (
     CONSTRAINT pk_hash_members PRIMARY KEY (hash_id, role, ordinal),
     CONSTRAINT fk_hash_members_hash_id FOREIGN KEY(hash_id) REFERENCES hashes (id) ON DELETE RESTRICT,
     CONSTRAINT fk_hash_members_member_id FOREIGN KEY(member_id) REFERENCES hashes (id) ON DELETE RESTRICT
+) WITHOUT ROWID, STRICT;
+CREATE TABLE owners (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    command TEXT NOT NULL,
+    started_at INTEGER NOT NULL,
+    CONSTRAINT uq_owners UNIQUE (name)
+) STRICT;
+CREATE TABLE claims (
+    key BLOB NOT NULL,
+    owner_id INTEGER NOT NULL,
+    CONSTRAINT pk_claims PRIMARY KEY (key),
+    CONSTRAINT ck_claims_key CHECK (length(key) = 32),
+    CONSTRAINT fk_claims_owner_id FOREIGN KEY(owner_id) REFERENCES owners (id) ON DELETE RESTRICT
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX ix_failures_hash_id ON failures (hash_id);
 CREATE INDEX ix_failures_inputs_id ON failures (inputs_id);
@@ -209,6 +226,7 @@ CREATE INDEX ix_variant_parts_object_id ON variant_parts (object_id);
 CREATE INDEX ix_variant_parts_stamp_id ON variant_parts (stamp_id);
 CREATE INDEX ix_variant_parts_inputs_id ON variant_parts (inputs_id) WHERE inputs_id IS NOT NULL;
 CREATE INDEX ix_hash_members_member_id ON hash_members (member_id);
+CREATE INDEX ix_claims_owner_id ON claims (owner_id);
 CREATE VIEW v_sources AS SELECT rtrim(r.path, '/') || '/' || CASE d.relpath WHEN '' THEN '' ELSE d.relpath || '/' END || s.name AS path,
        r.name AS root,
        lower(hex(h.digest)) AS content,
@@ -291,6 +309,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0006');
+INSERT INTO alembic_version (version_num) VALUES ('0008');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 6;
+PRAGMA user_version = 8;

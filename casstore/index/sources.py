@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Integer, and_, bindparam, literal_column, not_, null, select, update
@@ -114,6 +115,7 @@ _usable_in = Statement(
 _rest = select(sources.c.name, sources.c.missing_since.is_not(None), sources.c.error.is_not(None), sources.c.hash_id)
 _rest = _rest.add_columns(sources.c.id).where(sources.c.directory_id == bindparam("directory"))
 _all_in = Statement(_rest)
+_named_in = ByDigest(lambda names: _rest.where(sources.c.name.in_(names)), FileName)
 _others_in = Statement(_rest.where(not_(_usable)))
 
 UsableRow = tuple[Any, ...]
@@ -136,15 +138,28 @@ class SourceName(NamedTuple):
         return not self.missing and not self.failed and self.hash_id is not None
 
 
+def _by_name(rows: list[UsableRow]) -> dict[str, UsableRow]:
+    found = dict(zip(map(itemgetter(0), rows), rows, strict=True))
+    for name in [name for name in found if not isinstance(name, str)]:
+        found[os.fsdecode(name)] = found.pop(name)
+    return found
+
+
 def usable_in(connection: AnyConnection, directory_id: int) -> dict[str, UsableRow]:
     """{name: row} of the sources of a directory that are unchanged if their state is."""
     rows = _usable_in.rows(connection, (directory_id,))
-    return {row[0] if isinstance(row[0], str) else os.fsdecode(row[0]): row for row in rows}
+    return _by_name(rows)
 
 
 def names_in(connection: AnyConnection, directory_id: int, *, unusable: bool = False) -> list[SourceName]:
     """The sources of a directory; `unusable`: only those that aren't in `usable_in`."""
     rows = (_others_in if unusable else _all_in).rows(connection, (directory_id,))
+    return [SourceName(os.fsdecode(row[0]), *row[1:]) for row in rows]
+
+
+def named_in(connection: AnyConnection, directory_id: int, names: Iterable[str]) -> list[SourceName]:
+    """The sources of a directory that have one of these names."""
+    rows = _named_in.rows(connection, [to_sql(name) for name in names], (directory_id,))
     return [SourceName(os.fsdecode(row[0]), *row[1:]) for row in rows]
 
 
@@ -158,7 +173,7 @@ _usable_at = Statement(
 def usable_at(connection: AnyConnection, root_id: int, relpath: str) -> dict[str, UsableRow]:
     """As `usable_in`, for a directory of a root; the rows have no id of their own."""
     rows = _usable_at.rows(connection, (root_id, to_sql(relpath)))
-    return {row[0] if isinstance(row[0], str) else os.fsdecode(row[0]): row for row in rows}
+    return _by_name(rows)
 
 
 _by_id = ByDigest(lambda ids: select(hashes.c.id, *_CONTENT).where(hashes.c.id.in_(ids)), Integer)

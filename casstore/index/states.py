@@ -52,7 +52,7 @@ _by_content = ByDigest(
         .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
         .outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
         .outerjoin(objects, objects.c.id == variant_parts.c.object_id)
-        .where(hashes.c.digest.in_(digests), literal_column("+variants.recipe_id", Integer) == bindparam("recipe"))
+        .where(literal_column("+variants.recipe_id", Integer) == bindparam("recipe"), hashes.c.digest.in_(digests))
     )
 )
 _recipe_ids = ByDigest(lambda digests: select(recipes.c.id).where(recipes.c.digest.in_(digests)))
@@ -122,6 +122,24 @@ def usual_encode_us(connection: AnyConnection, recipe: bytes, name: str) -> floa
     return sum(us for (us,) in found) / len(found) if found else None
 
 
+_last_sizes = Statement(
+    select(objects.c.stored_bytes, variants.c.id)
+    .join_from(variants, recipes, recipes.c.id == variants.c.recipe_id)
+    .join(variant_parts, variant_parts.c.variant_id == variants.c.id)
+    .join(objects, objects.c.id == variant_parts.c.object_id)
+    .where(recipes.c.digest == bindparam("recipe", type_=LargeBinary))
+    .order_by(variants.c.id.desc())
+    .limit(literal_column(str(TIMED), Integer))
+    .offset(literal_column("0", Integer))
+)
+
+
+def usual_stored_bytes(connection: AnyConnection, recipe: bytes) -> float | None:
+    """The mean size on disk of the newest variants of a recipe; None: it has none."""
+    found = _last_sizes.rows(connection, (recipe,))
+    return sum(nbytes for nbytes, _ in found) / len({id_ for _, id_ in found}) if found else None
+
+
 class States:
     """What is stored with one recipe, asked for in chunks.
 
@@ -161,7 +179,7 @@ class States:
             if not known:
                 return {}
             self._recipe_id = known[0][0]
-        rows = _by_content.rows(connection, contents, self._recipe_id)
+        rows = _by_content.rows(connection, contents, (self._recipe_id,))
         inputs = self._inputs.fetch(connection, {each for row in rows for each in (row[4], row[12]) if each != row[3]})
         stamps = self._stamps.fetch(connection, {row[11] for row in rows})
         values = self._values.fetch(connection, {row[8] for row in rows})

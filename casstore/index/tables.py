@@ -28,10 +28,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 6
+SCHEMA = 8
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
 MIN_READER = 4
-MIN_WRITER = 6
+MIN_WRITER = 8
 """The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -128,6 +128,7 @@ directory_prints = _table(
     Column("files", Integer, nullable=False),
     Column("st_mtime_ns", Integer),
     Column("st_ino", Integer),
+    Column("states", LargeBinary),
     PrimaryKeyConstraint("directory_id", "filter"),
     rowid=False,
 )
@@ -273,6 +274,23 @@ failures = _table(
     Column("last_at", Integer, nullable=False),
     CheckConstraint("length(key) = 32", "key"),
 )
+owners = _table(
+    "owners",
+    _id(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("command", Text, nullable=False),
+    Column("started_at", Integer, nullable=False),
+)
+claims = _table(
+    "claims",
+    Column("key", LargeBinary, primary_key=True, nullable=False),
+    _reference("owner_id", "owners"),
+    CheckConstraint("length(key) = 32", "key"),
+    rowid=False,
+)
 
 # A foreign key is looked up from its parent when the parent goes; columns that lead a unique constraint need no index.
 for _child, _column in (
@@ -291,5 +309,6 @@ for _child, _column in (
     (failures, "hash_id"),
     (failures, "inputs_id"),
     (failures, "recipe_id"),
+    (claims, "owner_id"),
 ):
     _index(_child, _column)

@@ -18,6 +18,7 @@ from casstore.index.bulk import AnyConnection, ByDigest, Interned, Statement, ch
 from casstore.index.contents import save_inputs
 from casstore.index.recipes import unretire_used
 from casstore.index.tables import (
+    claims,
     failures,
     hashes,
     layouts,
@@ -286,6 +287,7 @@ _object_ids = ByDigest(lambda digests: select(objects.c.digest, objects.c.id).wh
 _VARIANT = tuple(column.name for column in variants.columns)
 _save_variant = Statement(insert(variants), _VARIANT)
 _save_part = Statement(insert(variant_parts), tuple(column.name for column in variant_parts.columns))
+_drop_claim = Statement(delete(claims).where(claims.c.key == bindparam("wanted")))
 _forget_failure = Statement(delete(failures).where(failures.c.key == bindparam("wanted")))
 
 
@@ -355,6 +357,7 @@ def save_variants(
     _save_variant.many(connection, rows)
     _save_part.many(connection, part_rows)
     _forget_failure.many(connection, [(v.key.digest,) for v in new])
+    _drop_claim.many(connection, [(v.key.digest,) for v in new])
 
 
 _stamp_names = ByDigest(

@@ -15,7 +15,7 @@ from casstore.index.captions import save_texts, texts_of
 from casstore.model import Content
 from casstore.sources.inputs import Cell
 from casstore.sources.links import Link, parse_links
-from casstore.sources.read import opened
+from casstore.sources.read import Opened
 
 READ_THREADS = 4
 COMMIT_FILES = 4096  # what was read is committed this often, so that a stop keeps it
@@ -160,8 +160,8 @@ def _read(path: str, reader: str) -> _Read:
 
 
 def _bytes(path: str) -> bytes:
-    with opened(path) as stream:
-        return stream.readall()
+    with Opened(path) as file:
+        return file.read()
 
 
 def _save(handle: Handle, read: Sequence[_Read], reader: str) -> None:

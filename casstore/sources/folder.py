@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,21 +28,20 @@ from casstore.index.directories import (
 from casstore.index.roots import RootRow, is_root, known_roots, note_root, root_above, root_for
 from casstore.index.sources import (
     SeenSource,
-    SourceName,
-    UsableRow,
     digests_of,
     mark_missing,
     names_in,
     save_sources,
-    usable_in,
 )
 from casstore.model import Content
 from casstore.sources import clock
 from casstore.sources.captions import caption_cells
+from casstore.sources.compare import Differences, by_names, by_rows, by_states
 from casstore.sources.found import Folder, ScanReport
 from casstore.sources.hashing import Found, Hasher
 from casstore.sources.losses import elsewhere, is_file, is_there, suspicious, too_many, unavailable
 from casstore.sources.options import Options
+from casstore.sources.states import NUMBERS, pack
 from casstore.sources.trust import Trusting
 from casstore.sources.walk import Filter, Listing, Walk
 
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 COMMIT_FILES = 4096  # what was hashed is committed at least this often, so that a stop keeps it
+BESIDE_FILES = 512  # the same while threads are hashing
 COMMIT_SECONDS = 2.0
 SLICE = 512  # files
 
@@ -60,12 +60,19 @@ class Adopted(Exception):
 
 @dataclass(slots=True)
 class _Work:
-    """A directory some of whose files are being hashed: what is left, and whether its fingerprint will hold."""
+    """A directory some of whose files are being hashed.
+
+    Attributes:
+        listing: of it.
+        places: {name: place in the listing} of these files.
+        left: how many of them aren't hashed yet.
+        doubtful: the places of those whose rows won't vouch for the states that were listed.
+    """
 
     listing: Listing
-    states: dict[str, tuple[int, ...]]
+    places: dict[str, int]
     left: int
-    whole: bool
+    doubtful: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -125,10 +132,7 @@ class FolderScan:
                 for listing in self.walk:
                     if listing.skipped:
                         continue
-                    if listing.trusted:
-                        self._compare_names(listing)
-                    else:
-                        self._compare(listing)
+                    self._compare(listing)
                     self._collect(self.hasher.collect())
                 while found := self.hasher.wait():
                     self._collect(found)
@@ -195,93 +199,36 @@ class FolderScan:
     # -- comparing -------------------------------------------------------------------------------------------------
 
     def _compare(self, listing: Listing) -> None:
-        """Submit what is new or changed in a directory."""
+        """Submit what is new or changed in a directory, and note what has gone."""
         self.files += len(listing.names)
-        known = self._known(listing)
-        seen = None if known is None or self.options.rehash else known.print
-        if seen is not None and seen.fingerprint == listing.fingerprint:
-            self.known += len(listing.names)
-            if (seen.mtime_ns, seen.inode) != self._state_of(listing):
-                self._finish(listing, whole=True)
+        known, rehash = self._known(listing), self.options.rehash
+        if listing.trusted:
+            self._submit(listing, by_names(self.handle, listing, known, self.wanted))
             return
-        usable, others = self._rows(known)
-        self.known += len(usable)
-        counted = self.wanted.ctime and self.wanted.inode
-        states = listing.states
-        todo: dict[str, tuple[int, ...]] = {}
-        for name, state in zip(listing.names, zip(*(states[i::4] for i in range(4)), strict=True), strict=True):
-            row = usable.pop(name, None)
-            if row is not None:
-                noted = row[1:5] if counted else self._counted(*row[1:5])
-                if noted == state and not self.options.rehash:
-                    continue
-                self.before[listing.relpath, name] = row[5]
-            todo[name] = state
-        lost = [(name, row[6]) for name, row in usable.items()]
-        self._submit(listing, lost, others, todo, whole=True)
+        found = None
+        if known is not None and known.print is not None and not rehash:
+            if known.print.fingerprint == listing.fingerprint:
+                self.known += len(listing.names)
+                if (known.print.mtime_ns, known.print.inode) != self._state_of(listing):
+                    self._finish(listing, ())
+                return
+            found = by_states(self.handle, listing, known, self.wanted)
+        self._submit(listing, found or by_rows(self.handle, listing, known, self.wanted, rehash=rehash))
 
-    def _compare_names(self, listing: Listing) -> None:
-        """As `_compare`, for a directory whose known files aren't looked at."""
-        self.files += len(listing.names)
-        known = self._known(listing)
-        rows: dict[str, SourceName] = {}
-        if known is not None:
-            with self.handle.index.glance() as connection:
-                rows = {row.name: row for row in names_in(connection, known.id)}
-        served = {name: row.id for name, row in rows.items() if row.served}
-        others = {name: row for name, row in rows.items() if not row.served}
-        self.known += len(served)
-        todo: dict[str, tuple[int, ...]] = {}
-        for i, name in enumerate(listing.names):
-            if served.pop(name, None) is None:
-                todo[name] = tuple(listing.states[4 * i : 4 * i + 4])
-        self._submit(listing, list(served.items()), others, todo, whole=False)
-
-    def _rows(self, known: DirectoryRow | None) -> tuple[dict[str, UsableRow], dict[str, SourceName]]:
-        """The sources of a directory: those that are unchanged if their state is, and the others."""
-        if known is None:
-            return {}, {}
-        with self.handle.index.glance() as connection:
-            usable = usable_in(connection, known.id)
-            others = names_in(connection, known.id, unusable=True)
-        return usable, {row.name: row for row in others}
-
-    def _submit(
-        self,
-        listing: Listing,
-        lost: list[tuple[str, int]],
-        others: dict[str, SourceName],
-        todo: dict[str, tuple[int, ...]],
-        *,
-        whole: bool,
-    ) -> None:
-        """Have what is new or changed in a directory hashed, and note what has gone.
-
-        Args:
-            listing: of the directory.
-            lost: (name, row id) of sources that it lacks.
-            others: the sources that have to be hashed again in any case, if they are there.
-            todo: {name: state} of the files to hash.
-            whole: whether all that isn't to be hashed was looked at.
-        """
+    def _submit(self, listing: Listing, found: Differences) -> None:
         relpath = listing.relpath
-        for name, row in others.items():
-            if not row.missing:
-                self.known += 1
-                if name in todo:
-                    self.before[relpath, name] = row.hash_id
-                else:
-                    lost.append((name, row.id))
-        gone = [(name, id_) for name, id_ in lost if self.wanted.matches(name)]
-        self.known += len(gone) - len(lost)  # what isn't looked for isn't missed
-        if gone:
-            self.gone[relpath] = gone
-            self.absent |= {(relpath, name) for name, _ in gone}
-        if not todo:
-            self._finish(listing, whole=whole)
+        self.known += found.known
+        for name, hash_id in found.before.items():
+            self.before[relpath, name] = hash_id
+        if found.lost:
+            self.gone[relpath] = found.lost
+            self.absent |= {(relpath, name) for name, _ in found.lost}
+        if not found.todo:
+            self._finish(listing, ())
             return
-        self.working[relpath] = _Work(listing, todo, len(todo), whole)
-        files = [Found(relpath, name, state[0], listing.odd.get(name)) for name, state in todo.items()]
+        self.working[relpath] = _Work(listing, found.todo, len(found.todo))
+        states, odd = listing.states, listing.odd
+        files = [Found(relpath, name, states[NUMBERS * place], odd.get(name)) for name, place in found.todo.items()]
         for start in range(0, len(files), SLICE):  # of a folder of very many files, too, some is told and kept early
             self.hasher.submit(files[start : start + SLICE])
             self._collect(self.hasher.collect())
@@ -309,9 +256,14 @@ class FolderScan:
         settled = listing.mtime_ns + clock.SETTLED_AFTER_NS < self.now
         return (listing.mtime_ns, listing.inode) if settled else (None, None)
 
-    def _finish(self, listing: Listing, *, whole: bool) -> None:
-        """All of a directory is known: its fingerprint goes with the next rows that are written."""
-        found = Print(listing.fingerprint if whole else None, len(listing.names), *self._state_of(listing))
+    def _finish(self, listing: Listing, doubtful: Collection[int]) -> None:
+        """All of a directory is known: its fingerprint and states go with the next rows that are written."""
+        if listing.trusted:
+            found = Print(None, len(listing.names), *self._state_of(listing))
+        else:
+            fingerprint = None if doubtful else listing.fingerprint
+            states = pack(listing.names, listing.states, doubtful)
+            found = Print(fingerprint, len(listing.names), *self._state_of(listing), states)
         (self.held if listing.relpath in self.gone else self.prints)[listing.relpath] = found
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -321,7 +273,9 @@ class FolderScan:
         if found and self.options.progress is not None:
             self.options.progress(self.hashed + self.failed, self.hasher.submitted)
         late = time.monotonic() - self.saved_at > COMMIT_SECONDS
-        if len(self.seen) >= COMMIT_FILES or (late and self.seen):
+        # While threads hash, this one has nothing better to do than to write.
+        enough = BESIDE_FILES if self.hasher.busy else COMMIT_FILES
+        if len(self.seen) >= enough or (late and self.seen):
             self._save()
 
     def _take_in(self, found: Sequence[SeenSource]) -> None:
@@ -336,9 +290,12 @@ class FolderScan:
                 if self.texts and seen.name.lower().endswith(self.texts):
                     self.captions.append((os.path.join(self.root.path, seen.relpath, seen.name), seen.content))
             kept = self._counted(seen.stat.size, seen.stat.mtime_ns, seen.stat.ctime_ns, seen.stat.inode)
-            work.whole = work.whole and seen.settled and seen.content is not None and kept == work.states[seen.name]
+            place = work.places[seen.name]
+            listed = tuple(work.listing.states[NUMBERS * place : NUMBERS * (place + 1)])
+            if not seen.settled or seen.content is None or kept != listed:
+                work.doubtful.append(place)
             if not work.left:
-                self._finish(work.listing, whole=work.whole)
+                self._finish(work.listing, work.doubtful)
                 del self.working[seen.relpath]
 
     def _save(self) -> None:

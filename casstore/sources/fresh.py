@@ -103,6 +103,9 @@ class Cells(Sequence[Cell]):
         return found if isinstance(found, Cell) else Cell(self._contents[found], self._places[index])
 
 
+_UNKNOWN: UsableRow = (None,) * 6
+
+
 def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequence[Cell]:
     """The present contents of many files, in order: one stat each, and the rows of each folder at once.
 
@@ -118,37 +121,40 @@ def contents_of(handle: Handle, paths: Sequence[str | os.PathLike[str]]) -> Sequ
     folders: dict[str, list[int]] = {}
     for i, path in enumerate(paths):
         place = os.fspath(path)
-        if place[:1] != "/" or place[-1:] == "/" or "/." in place or "//" in place:
-            place = os.path.abspath(place)
         above, _, name = place.rpartition("/")
+        numbers = folders.get(above)
+        if numbers is None or not name or name[0] == ".":  # not surely absolute and without detours
+            place = os.path.abspath(place)
+            above, _, name = place.rpartition("/")
+            numbers = folders.setdefault(above or "/", [])
         places.append(place)
         names.append(name)
-        folders.setdefault(above or "/", []).append(i)
+        numbers.append(i)
     found: list[Any] = [None] * len(places)
     changed: dict[str, dict[str, os.stat_result]] = {}
     ctime, inode = what_counts(handle)
     with handle.index.read() as connection:
         roots = known_roots(connection)
+    stat = os.stat
     for folder, numbers in folders.items():
-        known = _known(handle, roots, folder)
+        known = _known(handle, roots, folder).get
         with _opened(folder) as descriptor:
             for i in numbers:
                 name = names[i]
                 try:
-                    state = os.stat(places[i]) if descriptor is None else os.stat(name, dir_fd=descriptor)
+                    state = stat(places[i]) if descriptor is None else stat(name, dir_fd=descriptor)
                 except (OSError, ValueError) as error:
                     told = fsio.reason(error) if isinstance(error, OSError) else str(error)
                     found[i] = Cell(None, places[i], f"can't read {places[i]}: {told}")
                     continue
-                row = known.get(name)
+                _, size, mtime_ns, ctime_ns, inode_number, hash_id = known(name, _UNKNOWN)
                 if (
-                    row is not None
-                    and row[1] == state.st_size
-                    and row[2] == state.st_mtime_ns
-                    and (row[3] == state.st_ctime_ns or not ctime)
-                    and (row[4] == state.st_ino or not inode or row[4] == signed(state.st_ino))
+                    size == state.st_size
+                    and mtime_ns == state.st_mtime_ns
+                    and (ctime_ns == state.st_ctime_ns or not ctime)
+                    and (inode_number == state.st_ino or not inode or inode_number == signed(state.st_ino))
                 ):
-                    found[i] = row[5]
+                    found[i] = hash_id
                 else:
                     changed.setdefault(folder, {})[name] = state
     cells = {

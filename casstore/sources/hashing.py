@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -46,9 +47,12 @@ class Hasher:
     def __init__(
         self, root: str, now: int, *, ctime: bool, probe: Probe | None = None, probed: Sequence[str] = ()
     ) -> None:
-        self._root, self._now, self._ctime, self._probe, self._probed = root, now, ctime, probe, tuple(probed)
+        self._above = os.path.join(root, "")
+        self._now, self._ctime, self._probe, self._probed = now, ctime, probe, tuple(probed)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="casstore-hash")
-        self._jobs: set[Future[list[SeenSource]]] = set()
+        # Instead of futures: waiting for the first of 64 of them takes as long as hashing half a megabyte.
+        self._results: queue.SimpleQueue[list[SeenSource] | BaseException] = queue.SimpleQueue()
+        self._jobs = 0
         self._waiting: list[Found] = []
         self._nbytes = 0
         self._done: list[SeenSource] = []
@@ -74,35 +78,49 @@ class Hasher:
     def flush(self) -> None:
         """Begin with what was submitted last."""
         if self._waiting:
-            self._jobs.add(self._pool.submit(self._work, self._waiting))
+            self._pool.submit(self._work, self._waiting)
+            self._jobs += 1
             self.submitted += len(self._waiting)
             self._waiting, self._nbytes = [], 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether threads have more to hash than they will have done in a moment."""
+        return self._jobs > THREADS
+
     def collect(self) -> list[SeenSource]:
         """What is done by now; waits while very much is in flight."""
-        while len(self._jobs) > IN_FLIGHT:
-            wait(self._jobs, return_when=FIRST_COMPLETED)
-            if any(job.done() for job in self._jobs):
-                break
-        return self._take()
+        while self._jobs > IN_FLIGHT:
+            self._take(self._results.get())
+        return self._all()
 
     def wait(self) -> list[SeenSource]:
         """Wait until something is done; nothing is left if nothing comes."""
         self.flush()
         if self._jobs and not self._done:
-            wait(self._jobs, return_when=FIRST_COMPLETED)
-        return self._take()
+            self._take(self._results.get())
+        return self._all()
 
     def stop(self) -> list[SeenSource]:
         """Begin nothing more; what is done, when the last one is."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        return self._take()
+        while not self._results.empty():
+            result = self._results.get()
+            if not isinstance(result, BaseException):  # or it would hide why this ends
+                self._done += result
+        return self._all()
 
-    def _take(self) -> list[SeenSource]:
-        done = {job for job in self._jobs if job.done()}
-        self._jobs -= done
-        at_once, self._done = self._done, []
-        return at_once + [seen for job in done if not job.cancelled() for seen in job.result()]
+    def _all(self) -> list[SeenSource]:
+        while not self._results.empty():
+            self._take(self._results.get())
+        done, self._done = self._done, []
+        return done
+
+    def _take(self, result: list[SeenSource] | BaseException) -> None:
+        self._jobs -= 1
+        if isinstance(result, BaseException):
+            raise result
+        self._done += result
 
     def __enter__(self) -> Hasher:
         return self
@@ -112,11 +130,14 @@ class Hasher:
     ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _work(self, files: list[Found]) -> list[SeenSource]:
-        return [self._hash(file) for file in files]
+    def _work(self, files: list[Found]) -> None:
+        try:
+            self._results.put([self._hash(file) for file in files])
+        except BaseException as error:  # for whoever waits for the result
+            self._results.put(error)
 
     def _hash(self, file: Found) -> SeenSource:
-        path = os.path.join(self._root, file.relpath, file.name)
+        path = f"{self._above}{file.relpath}/{file.name}" if file.relpath else self._above + file.name
         try:
             if file.error is not None:
                 raise SourceNotFoundError(f"can't read {path}: {file.error}")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import array
 import contextlib
+import functools
 import itertools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -71,7 +72,7 @@ class Listing:
     inode: int = 0
     device: int = 0
     names: list[str] = field(default_factory=list)
-    states: Sequence[int] = ()
+    states: array.array[int] = field(default_factory=functools.partial(array.array, "q"))
     odd: dict[str, str] = field(default_factory=dict)
     fingerprint: bytes = b""
     skipped: bool = False

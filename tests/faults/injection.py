@@ -182,6 +182,8 @@ class Faults:
         yield "close", self._os_close(os.close)
         yield "write", self._write(os.write)
         yield "pwrite", self._write(os.pwrite)
+        yield "read", self._read(os.read)
+        yield "readv", self._read(os.readv)
         yield "fsync", self._fsync(os.fsync)
         yield "access", self._access(os.access)
         yield "fdopen", self._stream(os.fdopen, "open")
@@ -240,6 +242,15 @@ class Faults:
                 return real(descriptor, data, *offset)
             part = memoryview(data)[: self._allowed(len(data))]
             return int(self._call("write", path, lambda: real(descriptor, part, *offset), opened=opened))
+
+        return call
+
+    def _read(self, real: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+        def call(descriptor: int, wanted: Any) -> Any:
+            path, opened = self._open.get(descriptor, ("", 0))
+            if not path:
+                return real(descriptor, wanted)
+            return self._call("read", path, lambda: real(descriptor, wanted), opened=opened)
 
         return call
 

@@ -17,6 +17,7 @@ from sources.watching import LISTS, OPENS, STATS, trace_sql, traced_scan
 import casstore
 from casstore.identity.digests import file_digest
 from casstore.index.sources import Stat
+from casstore.sources import compare as comparing
 from casstore.sources import folder as scanning
 from casstore.sources import hashing
 
@@ -44,6 +45,19 @@ def prints(store: casstore.Store) -> dict[tuple[str, str], bool]:
 
 def held(scan: Any) -> dict[str, bytes | None]:
     return {row.sample: row.content and row.content.digest for row in scan}
+
+
+def names_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The names whose rows are read, of each directory that is compared by its states."""
+    asked: list[list[str]] = []
+    real = comparing.named_in
+
+    def named_in(connection: Any, directory_id: int, names: list[str]) -> Any:
+        asked.append(sorted(names))
+        return real(connection, directory_id, names)
+
+    monkeypatch.setattr(comparing, "named_in", named_in)
+    return asked
 
 
 # -- what an unchanged folder costs ----------------------------------------------------------------------------------
@@ -82,15 +96,20 @@ def test_an_unchanged_file_costs_one_stat(tmp_path: Path, monkeypatch: pytest.Mo
     assert (found.count(OPENS), found.count(LISTS)) == (10, 20)  # a listing ends with an empty part
 
 
-def test_only_the_directory_of_a_changed_file_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of one directory are read, and one file is hashed."""
+def test_only_the_rows_of_what_differs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where files were edited, added and deleted, the rows of the first and the last are read, and no others."""
     clock_ahead(monkeypatch)
     data = fill(tmp_path / "data")
     with casstore.open(tmp_path / "store", create=True, durability="off") as store:
         store.scan(data)
         (data / "x" / "0.png").write_bytes(b"edited")
-        compared = spy(monkeypatch, "casstore.sources.folder.usable_in")
-        assert (store.scan(data).report.hashed, len(compared)) == (1, 1)
+        (data / "x" / "1.png").unlink()
+        (data / "x" / "new.png").write_bytes(b"new")
+        all_read = spy(monkeypatch, "casstore.sources.compare.usable_in")
+        read = names_asked_for(monkeypatch)
+        report = store.scan(data).report
+        assert (report.hashed, report.new, report.edited, report.missing) == (2, 1, 1, 1)
+        assert (read, all_read) == ([["0.png", "1.png"]], [])
 
 
 # -- filters ---------------------------------------------------------------------------------------------------------
@@ -108,7 +127,7 @@ def test_each_filter_has_fingerprints_of_its_own(
     store.scan(data, extensions=[".png"], inode=False)
     assert prints(store) == {("", name): True for name in (".jpg .png", ".png", ".png -ctime", ".png -inode")}
     for options in ({"extensions": [".jpg", ".png"]}, {"extensions": [".png"]}):
-        compared = spy(monkeypatch, "casstore.sources.folder.usable_in")
+        compared = spy(monkeypatch, "casstore.sources.compare.usable_in")
         assert (store.scan(data, **options).report.hashed, compared) == (0, [])
 
 
@@ -295,10 +314,10 @@ def test_inodes_beyond_the_signed_numbers_are_known_again(
     assert store.scan(data).report.hashed == 12
     assert store.sql("SELECT max(st_ino) < 0, min(st_mtime_ns) FROM sources").rows == [(1, -(10**18))]
     assert set(prints(store).values()) == {True}
-    compared = spy(monkeypatch, "casstore.sources.folder.usable_in")
+    compared = spy(monkeypatch, "casstore.sources.compare.usable_in")
     assert (store.scan(data).report.hashed, compared) == (0, [])
     (data / "x" / "0.png").write_bytes(b"edited")
-    assert (store.scan(data).report.edited, len(compared)) == (1, 1)
+    assert (store.scan(data).report.edited, compared) == (1, [])
 
 
 # -- stops -----------------------------------------------------------------------------------------------------------
@@ -352,7 +371,7 @@ def test_a_stop_at_any_line_of_a_scan_leaves_nothing_wrong(
 
 def stop_at_line(number: int, work: Any) -> bool:
     """Raise KeyboardInterrupt at the n-th line that keeps what was found; whether it came to that."""
-    files = {scanning.__file__, hashing.__file__}
+    files = {scanning.__file__, comparing.__file__, hashing.__file__}
     keeping = {"_compare", "_submit", "_collect", "_take_in", "_finish", "_save", "_end", "submit", "stop", "_take"}
     left = number
 
