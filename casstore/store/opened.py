@@ -13,6 +13,7 @@ from casstore.identity.recipes import Recipe
 from casstore.store.building import Building
 from casstore.store.reading import Path, Reading
 from casstore.store.recipes import Recipes
+from casstore.store.training import Training
 
 if TYPE_CHECKING:
     from casstore.core.batch import Batch
@@ -57,7 +58,7 @@ def open(
     )
 
 
-class Store(Building, Reading, Recipes):
+class Store(Building, Reading, Recipes, Training):
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(
