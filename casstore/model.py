@@ -322,7 +322,7 @@ class GcReport:
         swept: objects removed, row and file (dry run: always 0).
         freed_bytes: bytes given back to the disk, leftovers included.
         would_free_bytes: what this very call frees with `yes` (dry run), else 0.
-        waiting: condemned objects still within the grace period.
+        waiting: condemned objects still within the grace period, or that an open dataset may read.
         leftovers: temporary and unreferenced files removed (dry run: found).
     """
 

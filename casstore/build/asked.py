@@ -16,6 +16,7 @@ from casstore.identity.canonical import canonical
 from casstore.identity.keys import Key, Together
 from casstore.identity.recipes import Recipe
 from casstore.index.variants import Identity
+from casstore.index.variants import identity as plain
 from casstore.model import Miss
 from casstore.sources.columns import FileRows
 from casstore.sources.images import EXTENSIONS
@@ -116,6 +117,20 @@ class Asked:
             self.params(number),
             members_of(cells),
         )
+
+    def identity(self, number: int) -> Identity | None:
+        """The same as plain values, without a key where that is possible."""
+        resolution, row = self.resolution(number), self._row[number]
+        if resolution is None:
+            return None
+        if isinstance(self.rows, FileRows):
+            digest = self.rows.files.digest(self.rows.order[row])
+            if digest is None:
+                return None
+            params = self._texts[self._params[number]]
+            return "file", digest, digest, self.recipe.digest, resolution, self._variation[number], params
+        key = self.key(number)
+        return None if key is None else plain(key)
 
     def ask(
         self, wanted: resolutions.Resolutions, params: Params, variations: Variations

@@ -61,13 +61,17 @@ def gc_command(place: str | None, as_json: bool, yes: bool, grace: float | None)
         removed = f"{counted(report.swept, 'object')}, {counted(report.leftovers, 'leftover')}"
         say(f"freed {size(report.freed_bytes)}: {removed}")
         if report.waiting:
-            say(f"waiting for the end of the grace period: {counted(report.waiting, 'condemned object')}")
+            say(
+                f"waiting for the grace period or an open dataset to end: {counted(report.waiting, 'condemned object')}"
+            )
     else:
         say(f"dry run: would free {size(report.would_free_bytes)}; nothing is removed yet")
         if report.condemned:
             say(f"would condemn {counted(report.condemned, 'object')} that nobody refers to")
         if report.waiting:
-            say(f"waiting for the end of the grace period: {counted(report.waiting, 'condemned object')}")
+            say(
+                f"waiting for the grace period or an open dataset to end: {counted(report.waiting, 'condemned object')}"
+            )
         if report.leftovers:
             say(f"{counted(report.leftovers, 'leftover')} of killed processes would go")
         if report.condemned or report.would_free_bytes:

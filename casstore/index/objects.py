@@ -77,7 +77,7 @@ _NEW = ("digest", "codec", "layout_id", "stored_bytes", "stored_xxh3", "created_
 def _upsert() -> Statement:
     statement = insert(objects)
     fresh = {name: statement.excluded[name] for name in _NEW if name != "digest"}
-    marks = {"condemned_at": null(), "damaged_at": null(), "verified_at": null()}
+    marks = {"condemned_at": null(), "condemned_epoch": null(), "damaged_at": null(), "verified_at": null()}
     return Statement(statement.on_conflict_do_update(index_elements=["digest"], set_={**fresh, **marks}), _NEW)
 
 

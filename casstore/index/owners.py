@@ -1,20 +1,21 @@
-"""Rows of owners and of their claims: who is building which keys.
+"""Rows of owners and of their claims: who is building which keys, and who may read what since when.
 
 Nothing of it needs to survive a power cut: a claim counts while its owner's lock file is locked, and no longer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import Integer, bindparam, delete, select
+from sqlalchemy import Integer, Text, bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from casstore.index.bulk import AnyConnection, ByDigest, Statement, last_id, now_ms, storable
-from casstore.index.tables import claims, failures, owners
+from casstore.index.tables import claims, failures, owners, settings
 
 COMMAND_LIMIT = 200  # characters
 
@@ -44,13 +45,60 @@ def _take_claim() -> Statement:
 
 _claim = _take_claim()
 
+EPOCH = "gc_epoch"  # a row of the settings
+_epoch = Statement(select(settings.c.value).where(settings.c.key == bindparam("wanted", type_=Text)))
+_readers = Statement(select(owners.c.name, owners.c.epoch).where(owners.c.epoch.is_not(None)))
 
-def save_owner(connection: AnyConnection, name: str, kind: str) -> int:
+
+def _upsert_setting() -> Statement:
+    statement = insert(settings)
+    upsert = statement.on_conflict_do_update(index_elements=["key"], set_={"value": statement.excluded.value})
+    return Statement(upsert, ("key", "value"))
+
+
+_save_epoch = _upsert_setting()
+
+
+def save_owner(
+    connection: AnyConnection, name: str, kind: str, epoch: int | None = None, recipes: str | None = None
+) -> int:
     """The id of a new owner: this process, under a name of 16 hex digits."""
     id_ = last_id(connection, owners) + 1
     command = storable(" ".join(sys.argv)[:COMMAND_LIMIT]) or sys.executable
-    _save_owner.many(connection, [(id_, name, kind, socket.gethostname(), os.getpid(), command, now_ms())])
+    host = socket.gethostname()
+    _save_owner.many(connection, [(id_, name, kind, host, os.getpid(), command, now_ms(), epoch, recipes)])
     return id_
+
+
+def save_reader(connection: AnyConnection, name: str, kind: str, recipes: Iterable[bytes]) -> int:
+    """The id of a new owner that keeps all that is referred to from now on.
+
+    Args:
+        connection: in a write transaction.
+        name: 16 hex digits.
+        kind: what it is.
+        recipes: digests of those that it reads.
+    """
+    told = json.dumps(sorted(digest.hex() for digest in recipes))
+    return save_owner(connection, name, kind, gc_epoch(connection), told)
+
+
+def gc_epoch(connection: AnyConnection) -> int:
+    """The epoch in which gc has condemned last; 0: never."""
+    rows = _epoch.rows(connection, (EPOCH,))
+    return int(rows[0][0]) if rows else 0
+
+
+def next_gc_epoch(connection: AnyConnection) -> int:
+    """Begin a new epoch; whoever registers from now on has it."""
+    epoch = gc_epoch(connection) + 1
+    _save_epoch.many(connection, [(EPOCH, str(epoch))])
+    return epoch
+
+
+def reader_epochs(connection: AnyConnection) -> dict[str, int]:
+    """{name: epoch} of the owners that keep what is condemned after they began, living or not."""
+    return dict(_readers.rows(connection))
 
 
 def remove_owner(connection: AnyConnection, id_: int) -> None:

@@ -107,7 +107,7 @@ CREATE TABLE objects (
     created_at INTEGER NOT NULL,
     verified_at INTEGER,
     condemned_at INTEGER,
-    damaged_at INTEGER,
+    damaged_at INTEGER, condemned_epoch INTEGER,
     CONSTRAINT ck_objects_digest CHECK (length(digest) = 32),
     CONSTRAINT uq_objects UNIQUE (digest),
     CONSTRAINT fk_objects_layout_id FOREIGN KEY(layout_id) REFERENCES layouts (id) ON DELETE RESTRICT
@@ -201,7 +201,7 @@ CREATE TABLE owners (
     host TEXT NOT NULL,
     pid INTEGER NOT NULL,
     command TEXT NOT NULL,
-    started_at INTEGER NOT NULL,
+    started_at INTEGER NOT NULL, epoch INTEGER, recipes TEXT,
     CONSTRAINT uq_owners UNIQUE (name)
 ) STRICT;
 CREATE TABLE claims (
@@ -323,6 +323,6 @@ CREATE VIEW v_runs AS SELECT id AS run, kind,
        (finished_at - started_at) / 1000.0 AS seconds,
        counts, bytes, error, host
   FROM runs;
-INSERT INTO alembic_version (version_num) VALUES ('0008');
+INSERT INTO alembic_version (version_num) VALUES ('0009');
 PRAGMA application_id = 1667330931;
-PRAGMA user_version = 8;
+PRAGMA user_version = 9;

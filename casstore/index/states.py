@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, LargeBinary, Text, bindparam, literal_column, select
+from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, Text, bindparam, literal_column, select
 
 from casstore.identity.digests import plain_digest
 from casstore.index.bulk import AnyConnection, ByDigest, Statement
@@ -28,9 +28,10 @@ from casstore.index.variants import Identity, checksum
 
 _NO_NAMES: frozenset[str] = frozenset()
 
-# Of a recipe by a condition that no index can serve: SQLite would walk all variants of that recipe.
-_by_content = ByDigest(
-    lambda digests: (
+
+def _query(digests: list[Any], *more: ColumnElement[Any]) -> Select[Any]:
+    # Of a recipe by a condition that no index can serve: SQLite would walk all variants of that recipe.
+    return (
         select(
             variants.c.id,
             hashes.c.kind,
@@ -48,15 +49,19 @@ _by_content = ByDigest(
             objects.c.digest,
             objects.c.layout_id,
             objects.c.damaged_at,
+            *more,
         )
         .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
         .outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
         .outerjoin(objects, objects.c.id == variant_parts.c.object_id)
         .where(literal_column("+variants.recipe_id", Integer) == bindparam("recipe"), hashes.c.digest.in_(digests))
     )
-)
+
+
+_by_content = ByDigest(_query)
+_with_files = ByDigest(lambda digests: _query(digests, objects.c.codec, objects.c.stored_bytes, objects.c.stored_xxh3))
 _recipe_ids = ByDigest(lambda digests: select(recipes.c.id).where(recipes.c.digest.in_(digests)))
-_ORDINAL = 10  # where that column is in a row
+_ORDINAL, _STAMP, _FILE = 10, 11, 16  # where these columns are in a row
 
 
 class State(NamedTuple):
@@ -65,10 +70,24 @@ class State(NamedTuple):
     Attributes:
         whole: it can be served, as far as the index knows.
         names: of its tensors and values.
+        values_id: row id of its values, for `States.values`.
+        parts: its objects, in order; nothing unless the states were asked for with files.
     """
 
     whole: bool
     names: frozenset[str]
+    values_id: int | None = None
+    parts: tuple[PartFile, ...] = ()
+
+
+class PartFile(NamedTuple):
+    """The object of one part, as the index knows it; `layout_id` is for `States.layout`."""
+
+    object_digest: bytes
+    layout_id: int
+    codec: str
+    stored_bytes: int
+    stored_xxh3: int
 
 
 class _Shared:
@@ -76,25 +95,29 @@ class _Shared:
 
     def __init__(self, query: Callable[[list[Any]], Any], read: Callable[..., Any]) -> None:
         self._query, self._read = ByDigest(query, Integer), read
-        self._known: dict[int | None, Any] = {}
+        self.known: dict[int | None, Any] = {}
 
     def fetch(self, connection: AnyConnection, ids: Iterable[int | None]) -> dict[int | None, Any]:
         """All that is known; at least these ids are in it."""
-        new = [id_ for id_ in set(ids) if id_ not in self._known]
+        new = [id_ for id_ in set(ids) if id_ not in self.known]
         if new:
-            self._known.update(dict.fromkeys(new))
+            self.known.update(dict.fromkeys(new))
             asked = [id_ for id_ in new if id_ is not None]
             rows = self._query.rows(connection, asked) if asked else []
-            self._known.update((id_, self._read(*rest)) for id_, *rest in rows)
-        return self._known
+            self.known.update((id_, self._read(*rest)) for id_, *rest in rows)
+        return self.known
 
 
-def _values_of(digest: bytes, data: str) -> tuple[bytes, frozenset[str]] | None:
-    return (digest, frozenset(json.loads(data))) if plain_digest(data) == digest else None
+class _Told(NamedTuple):
+    """A layout or a set of values: its digest, its names, and its text where that is wanted."""
+
+    digest: bytes
+    names: frozenset[str]
+    text: str | None
 
 
-def _names_of(digest: bytes, layout: str) -> frozenset[str] | None:
-    return frozenset(json.loads(layout)) if plain_digest(layout) == digest else None
+def _told(digest: bytes, data: str, keep: bool) -> _Told | None:
+    return _Told(digest, frozenset(json.loads(data)), data if keep else None) if plain_digest(data) == digest else None
 
 
 TIMED = 256  # variants; their mean is the usual time of an encode
@@ -145,10 +168,11 @@ class States:
 
     Args:
         recipe: its digest.
+        files: tell the objects, too, and keep the texts of layouts and values.
     """
 
-    def __init__(self, recipe: bytes) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: bytes, *, files: bool = False) -> None:
+        self._recipe, self._files = recipe, files
         self._recipe_id: int | None = None
         self._inputs = _Shared(
             lambda ids: select(hashes.c.id, hashes.c.digest).where(hashes.c.id.in_(ids)), lambda digest: digest
@@ -159,11 +183,11 @@ class States:
         )
         self._values = _Shared(
             lambda ids: select(value_sets.c.id, value_sets.c.digest, value_sets.c.data).where(value_sets.c.id.in_(ids)),
-            _values_of,
+            lambda digest, data: _told(digest, data, files),
         )
         self._layouts = _Shared(
             lambda ids: select(layouts.c.id, layouts.c.digest, layouts.c.tensors).where(layouts.c.id.in_(ids)),
-            _names_of,
+            lambda digest, data: _told(digest, data, files),
         )
         self._names: dict[tuple[Any, ...], frozenset[str]] = {}
 
@@ -172,6 +196,15 @@ class States:
         """Whether the index knows the recipe; told after a `find`."""
         return self._recipe_id is not None
 
+    def layout(self, layout_id: int) -> str:
+        """The text of a layout that a `find` with files told of."""
+        found: str = self._layouts.known[layout_id].text
+        return found
+
+    def values(self, values_id: int | None) -> str | None:
+        """The values of a variant that a `find` with files told of, as JSON text."""
+        return None if values_id is None else self._values.known[values_id].text
+
     def find(self, connection: AnyConnection, contents: Sequence[bytes]) -> dict[Identity, State]:
         """{key as plain values: state} of all that is stored of these contents with the recipe."""
         if self._recipe_id is None:
@@ -179,7 +212,7 @@ class States:
             if not known:
                 return {}
             self._recipe_id = known[0][0]
-        rows = _by_content.rows(connection, contents, (self._recipe_id,))
+        rows = (_with_files if self._files else _by_content).rows(connection, contents, (self._recipe_id,))
         inputs = self._inputs.fetch(connection, {each for row in rows for each in (row[4], row[12]) if each != row[3]})
         stamps = self._stamps.fetch(connection, {row[11] for row in rows})
         values = self._values.fetch(connection, {row[8] for row in rows})
@@ -202,7 +235,8 @@ class States:
             whole = values_id is None or value is not None
             parts = []
             named = [values_id]
-            for _, _, _, _, _, _, _, _, _, _, _, stamp_id, part_inputs, object_digest, layout_id, damaged in group:
+            for row in group:
+                stamp_id, part_inputs, object_digest, layout_id, damaged = row[_STAMP:_FILE]
                 depends = (
                     all_inputs if part_inputs is None else digest if part_inputs == hash_id else inputs[part_inputs]
                 )
@@ -210,13 +244,15 @@ class States:
                 named.append(layout_id)
                 whole = whole and damaged is None and tensors[layout_id] is not None
             try:
-                whole = whole and told == checksum(key, None if value is None else value[0], parts)
+                whole = whole and told == checksum(key, None if value is None else value.digest, parts)
             except (AttributeError, TypeError):
                 whole = False  # a row that lost what it points to, or a flipped bit made a value one of another type
             shared = tuple(named)
             names = self._names.get(shared)
             if names is None:
-                names = _NO_NAMES.union(*(tensors[id_] or () for id_ in shared[1:]), value[1] if value else ())
+                told_names = (tensors[id_].names for id_ in shared[1:] if tensors[id_])
+                names = _NO_NAMES.union(*told_names, value.names if value else ())
                 self._names[shared] = names
-            found[key] = State(whole, names)
+            files = tuple(PartFile(row[_STAMP + 2], row[_STAMP + 3], *row[_FILE:]) for row in group if self._files)
+            found[key] = State(whole, names, values_id, files)
         return found

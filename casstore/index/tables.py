@@ -28,10 +28,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-SCHEMA = 8
+SCHEMA = 9
 """`user_version` of the index that this code reads and writes; the number of the newest revision."""
 MIN_READER = 4
-MIN_WRITER = 8
+MIN_WRITER = 9
 """The oldest schemas whose code can read, or write, an index of schema SCHEMA; each revision considers them."""
 APPLICATION_ID = 0x63617373  # "cass"
 
@@ -221,6 +221,7 @@ objects = _table(
     Column("verified_at", Integer),
     Column("condemned_at", Integer),
     Column("damaged_at", Integer),
+    Column("condemned_epoch", Integer),  # None: it was condemned before there were epochs
 )
 runs = _table(
     "runs",
@@ -283,6 +284,8 @@ owners = _table(
     Column("pid", Integer, nullable=False),
     Column("command", Text, nullable=False),
     Column("started_at", Integer, nullable=False),
+    Column("epoch", Integer),  # of a reader: the last one of gc when it began; what is condemned later stays for it
+    Column("recipes", Text),  # of a reader: JSON list of digests
 )
 claims = _table(
     "claims",

@@ -119,6 +119,33 @@ def new_tensor(name: str, info: TensorInfo, *, as_numpy: bool) -> tuple[Any, Byt
     return tensor, _bytes_at(tensor.data_ptr(), nbytes(info))
 
 
+def batch_tensor(name: str, info: TensorInfo, count: int, *, shared: bool) -> tuple[Any, Bytes]:
+    """A new torch tensor for `count` tensors of the same dtype and shape; and its memory.
+
+    Args:
+        name: for the error.
+        info: dtype and shape of each.
+        count: how many.
+        shared: in memory that travels to another process of this machine without a copy.
+
+    Returns:
+        The tensor [count, ...], and uint8 [count, bytes of each].
+
+    Raises:
+        UsageError: a dtype that this torch doesn't have.
+    """
+    size = nbytes(info)
+    whole = TensorInfo(info.dtype, (count, *info.shape))
+    import torch
+
+    new_shared = getattr(torch.UntypedStorage, "_new_shared", None)
+    if not shared or new_shared is None or not size * count:
+        tensor, memory = new_tensor(name, whole, as_numpy=False)
+        return tensor, memory.reshape(count, size)
+    tensor = torch.empty(0, dtype=_torch_dtype(name, info), device="cpu").set_(new_shared(size * count))
+    return tensor.view(whole.shape), _bytes_at(tensor.data_ptr(), size * count).reshape(count, size)
+
+
 def tensor_over(name: str, info: TensorInfo, memory: Bytes, *, as_numpy: bool) -> Any:
     """A tensor or array whose elements are in this memory (uint8 [its bytes], aligned to its elements).
 

@@ -14,6 +14,7 @@ from casstore.store.asking import Asking
 from casstore.store.building import Building
 from casstore.store.reading import Path, Reading
 from casstore.store.recipes import Recipes
+from casstore.store.training import Training
 
 if TYPE_CHECKING:
     from casstore.core.batch import Batch
@@ -58,7 +59,7 @@ def open(
     )
 
 
-class Store(Building, Reading, Recipes, Asking):
+class Store(Building, Reading, Recipes, Asking, Training):
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(

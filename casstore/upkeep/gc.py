@@ -3,6 +3,9 @@
 Condemning and sweeping are short write transactions that look at every fact again. Whoever creates a reference does so
 under the same lock and looks at the file first, so an object is swept either before a reference exists (then its
 writer stages it again) or not at all.
+
+Readers that hold no reference, such as open datasets, are owners with an epoch: what is condemned after they began is
+swept when they have ended.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from casstore.errors import StoreBusyError, StoreIOError, StorePermissionError, 
 from casstore.index import garbage
 from casstore.index.bulk import now_ms
 from casstore.index.objects import ObjectRow, object_rows
+from casstore.index.owners import owner_names, reader_epochs, remove_dead
 from casstore.index.runs import finish_run, start_run
 from casstore.locks import FileLock
 from casstore.model import CODECS, SUFFIXES, GcReport
@@ -83,9 +87,11 @@ def _dry_run(handle: Handle, grace_ms: int, started: float) -> GcReport:
     dead = _dead_temps(handle)
     leftovers = [*map(_own_size, dead), *_strays(handle, before, dead)]
     with handle.index.read() as connection:
+        epoch = _oldest_epoch(handle, reader_epochs(connection))
+        also_fresh = grace_ms == 0 and epoch == EVERYTHING  # its epoch would be later than any reader's
         condemned, _ = garbage.condemnable(connection)
-        doomed = garbage.sweepable(connection, before, EVERYTHING, also_fresh=grace_ms == 0)
-        waiting = garbage.waiting(connection, before)
+        doomed = garbage.sweepable(connection, before, EVERYTHING, epoch=epoch, also_fresh=also_fresh)
+        waiting = garbage.waiting(connection, before, epoch)
     would = sum(stored for _, stored in doomed) + sum(leftovers)
     return GcReport(condemned, 0, 0, would, waiting, len(leftovers), time.monotonic() - started)
 
@@ -97,6 +103,7 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
     leftovers = _remove_dead(handle)
     with handle.index.write() as connection:
         run_id = start_run(connection, "gc")
+        remove_dead(connection, [name for name in owner_names(connection) if not _is_alive(handle, name)])
     leftovers += _strays(handle, now_ms() - grace_ms)
     condemned = swept = freed = 0
     while True:
@@ -106,9 +113,11 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
         if count < CONDEMN_CHUNK:
             break
     before = now_ms() - grace_ms  # taken now, so that a grace of 0 takes what has just been condemned
+    with handle.index.read() as connection:
+        epoch = _oldest_epoch(handle, reader_epochs(connection))  # those to come begin in the present one, or later
     while True:
         with handle.index.write() as connection:
-            doomed = garbage.sweepable(connection, before, SWEEP_CHUNK)
+            doomed = garbage.sweepable(connection, before, SWEEP_CHUNK, epoch=epoch)
             garbage.delete_objects(connection, [digest for digest, _ in doomed])
             for digest, _ in doomed:
                 # Inside the transaction: a crash from here on leaves condemned rows without a file, never the reverse.
@@ -121,11 +130,16 @@ def _run(handle: Handle, grace_ms: int, started: float) -> GcReport:
         make_ballast(handle.directory)
     freed += sum(leftovers)
     with handle.index.write() as connection:
-        waiting = garbage.waiting(connection, before)
+        waiting = garbage.waiting(connection, before, epoch)
         counts = {"condemned": condemned, "swept": swept, "leftovers": len(leftovers)}
         finish_run(connection, run_id, counts, freed)
     handle.backup_if_due()
     return GcReport(condemned, swept, freed, 0, waiting, len(leftovers), time.monotonic() - started)
+
+
+def _oldest_epoch(handle: Handle, readers: Mapping[str, int]) -> int:
+    """The epoch of the reader among the living ones that began first; EVERYTHING: there is none."""
+    return min((epoch for name, epoch in readers.items() if _is_alive(handle, name)), default=EVERYTHING)
 
 
 def _remove_file(handle: Handle, digest: bytes) -> None:

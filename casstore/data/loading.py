@@ -1,0 +1,137 @@
+"""Reading items: files in the order of their shards, decoded straight into one tensor per name where shapes agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from casstore.core.directory import Directory
+from casstore.data.again import Again
+from casstore.data.manifest import ZEROS, Label, Manifest
+from casstore.data.picks import Pick
+from casstore.data.rows import Row
+from casstore.errors import CorruptObjectError, MissError
+from casstore.model import Miss, Stored, TensorInfo
+from casstore.objects.files import read_into
+from casstore.objects.planes import Bytes
+from casstore.objects.tensors import batch_tensor, slots_of
+
+Job = tuple[bytes, int, int, dict[str, Bytes]]
+"""An object to read: its digest, the number of the item it is for, its entry, and what goes where."""
+
+
+class Reader:
+    """Reads the items of a manifest, in one process; threads may share it.
+
+    Args:
+        path: of the store.
+        shard_hex: of the store.
+        manifest: what may be read.
+    """
+
+    def __init__(self, path: str, shard_hex: int, manifest: Manifest) -> None:
+        self._directory, self._manifest = Directory(path, shard_hex), manifest
+        self._moved: dict[int, Stored] = {}  # what is known better by now: repacked objects
+        self._again = Again(path)
+
+    def read(self, picks: Sequence[Pick | int], *, shared: bool) -> list[Row]:
+        """The items, in the order they are asked for, without sources.
+
+        Args:
+            picks: which.
+            shared: put their tensors into memory that travels to another process without a copy.
+
+        Raises:
+            MissError: an object is gone or damaged; names the sample and what is missing.
+        """
+        manifest = self._manifest
+        found = [manifest.find(pick) for pick in picks]
+        batch: dict[str, Any] = {}
+        items: list[dict[str, Any]] = []
+        for row, _ in found:
+            item: dict[str, Any] = {"sample": manifest.samples[row]}
+            if manifest.groups is not None:
+                item["group"] = manifest.groups[row]
+            if row in manifest.facts:
+                item |= manifest.facts[row]
+            items.append(item)
+        jobs: list[Job] = []
+        for place, label in enumerate(manifest.labels):
+            self._prepare(label, [entries[place] for _, entries in found], items, batch, jobs, shared=shared)
+        jobs.sort(key=lambda job: job[0])
+        for job in jobs:
+            self._read(job, found[job[1]])
+        return [Row(item, batch=batch, place=number) for number, item in enumerate(items)]
+
+    def _prepare(
+        self,
+        label: Label,
+        entries: Sequence[int],
+        items: list[dict[str, Any]],
+        batch: dict[str, Any],
+        jobs: list[Job],
+        *,
+        shared: bool,
+    ) -> None:
+        """Make the tensors of a label, and note what is to be read into them."""
+        known = self._manifest.entries
+        tensors = [list(self._manifest.tensors(label, entry)) for entry in entries]
+        infos: dict[str, list[TensorInfo]] = {}
+        for found in tensors:
+            for _, _, name, info in found:
+                infos.setdefault(name, []).append(info)
+        slots: dict[str, tuple[Any, list[Bytes]]] = {}
+        for name, each in infos.items():
+            if len(each) == len(entries) and all(info == each[0] for info in each):
+                batch[name], memory = batch_tensor(name, each[0], len(entries), shared=shared)
+                slots[name] = slots_of(batch[name]), list(memory)
+        for number, (entry, found) in enumerate(zip(entries, tensors, strict=True)):
+            parts: dict[int, dict[str, Bytes]] = {}
+            for part, stored, name, info in found:
+                if name in slots:
+                    items[number][name], memory = slots[name][0][number], slots[name][1][number]
+                else:
+                    whole, one = batch_tensor(name, info, 1, shared=False)
+                    items[number][name], memory = whole[0], one[0]
+                parts.setdefault(part, {})[stored] = memory
+            for part, out in parts.items():
+                jobs.append((known.digests[part].tobytes(), number, part, out))
+            if known.values[entry] >= 0:
+                items[number].update(self._values_of(label, int(known.values[entry])))
+
+    def _values_of(self, label: Label, number: int) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads(self._manifest.entries.value_texts[number])
+        return {name: value for stored, value in values.items() if (name := label.renamed(stored)) is not None}
+
+    def _read(self, job: Job, found: tuple[int, list[int]]) -> None:
+        digest, _, entry, out = job
+        entries = self._manifest.entries
+        if entries.codecs[entry] == ZEROS:
+            for memory in out.values():
+                memory.fill(0)
+            return
+        stored = self._moved.get(entry) or entries.stored(entry)
+        try:
+            read_into(self._directory.object(digest, stored.codec), stored, entries.layout(entry), out)
+        except CorruptObjectError:
+            self._moved[entry] = self._reread(job, stored, found)
+
+    def _reread(self, job: Job, stored: Stored, found: tuple[int, list[int]]) -> Stored:
+        """Read once more what the index knows better by now; what it says."""
+        _, _, entry, out = job
+        row, begins = found
+        try:
+            return self._again.read(stored, self._manifest.entries.layout(entry), out)
+        except CorruptObjectError as error:
+            labels = zip(self._manifest.labels, begins, strict=True)
+            label = next(label for label, begin in labels if entry in self._manifest.entries.parts(begin))
+            told = f"{self._manifest.told(row)}: nothing to serve for its {label.name}"
+            key = f"{label.recipe}, object {stored.digest.hex()}"
+            raise MissError(
+                f"{told} ({key}): {error}. Build the plan again, and make the dataset anew", Miss("damaged", str(error))
+            ) from error
+
+    def close(self) -> None:
+        """Give back what was opened."""
+        self._again.close()

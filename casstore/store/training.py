@@ -1,0 +1,50 @@
+"""The methods of a store that are about training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from casstore.build.plan import Plan
+    from casstore.core.handle import Handle
+    from casstore.data.dataset import Dataset
+    from casstore.data.join import Missing, Names
+    from casstore.data.sources import Source
+
+
+class Training:
+    """What is read of an open store for training."""
+
+    _handle: Handle
+
+    def dataset(
+        self,
+        *,
+        names: Names | None = None,
+        missing: Missing = "error",
+        source: Source | None = None,
+        **plans: Plan,
+    ) -> Dataset:
+        """What is stored of some plans, row by row, for torch's DataLoader or a loop of your own (docs/training.md).
+
+        Args:
+            names: what is wanted of the plans, under which names: {"text": ["hidden"]}, or {"text": {"hidden":
+                "clip_hidden"}} to rename it. None, and labels that aren't in it: all, as it was stored.
+            missing: what becomes of a row that isn't in all plans, or of which not all is stored: "error"; "skip": it
+                is left out; "zeros": zeros like the most items of that resolution. Left out and zeros are counted
+                (`dataset.skipped`, `dataset.zeros`) and told to the log.
+            source: what an item has of the file of its row: "path", or "image": the picture, PIL RGB, upright, as the
+                file is when it is read. Both under that name.
+            **plans: {label: plan}; labels are names of your own. Plans are joined by the group and sample of their
+                rows, in the order of the first.
+
+        Raises:
+            UsageError: the plans have different rows (with "error"), two have a name in common, or an argument can't be
+                meant.
+            MissError: something isn't stored (with "error"); it names the first samples and why.
+        """
+        from casstore.data.dataset import Dataset
+        from casstore.index.readonly import retried
+
+        self._handle.check_open()
+        return retried(lambda: Dataset(self._handle, plans, names=names, missing=missing, source=source))
