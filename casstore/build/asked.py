@@ -156,6 +156,8 @@ class Asked:
     ) -> Iterator[tuple[int, Identity | Miss]]:
         """As below, without an object per row."""
         files, recipe = rows.files, self.recipe.digest
+        row_numbers, variation_numbers = self._row.append, self._variation.append
+        resolution_numbers, params_numbers = self._resolution.append, self._params.append
         told = self._number(params)
         known: dict[Any, tuple[tuple[str, int], ...] | None] = {}
         for place, number in enumerate(rows.order):
@@ -182,8 +184,11 @@ class Asked:
                 continue
             for variation in range(variations):
                 for resolution, resolution_number in chosen:
-                    added = self._add(place, variation, resolution_number, told)
-                    yield added, ("file", digest, digest, recipe, resolution, variation, params)
+                    row_numbers(place)  # as `_add` does, but this runs a million times
+                    variation_numbers(variation)
+                    resolution_numbers(resolution_number)
+                    params_numbers(told)
+                    yield len(self._row) - 1, ("file", digest, digest, recipe, resolution, variation, params)
 
     def _ask_rows(
         self, wanted: resolutions.Resolutions, params_of: Any, same: str | None, variations: Variations

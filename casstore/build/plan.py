@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -239,9 +239,7 @@ def make_plan(
     present, left_out = _present(rows.rows, roles, absent)
     asked = Asked(present, roles, recipe)
     found = _Lookup(handle, asked, frozenset(names or ()))
-    for number, told in asked.ask(wanted, params, variations):
-        found.add(number, told)
-    found.look()
+    found.take(asked.ask(wanted, params, variations))
     usual, notes = None, list(recipe.lint())
     if found.missing:
         with handle.index.read() as connection:
@@ -271,7 +269,6 @@ class _Lookup:
     def __init__(self, handle: Handle, asked: Asked, names: frozenset[str]) -> None:
         self._handle, self._asked, self._names = handle, asked, names
         self._states = States(asked.recipe.digest)
-        self._chunk: list[tuple[int, Identity]] = []
         self.missing: dict[int, Miss] = {}
         self.lacking: dict[int, frozenset[str]] = {}
 
@@ -280,20 +277,21 @@ class _Lookup:
         """Whether nothing has ever been stored with the recipe."""
         return not self._states.known
 
-    def add(self, number: int, told: Identity | Miss) -> None:
-        """A triple, by its key's values; or why it has none."""
-        if isinstance(told, Miss):
-            self.missing[number] = told
-            return
-        self._chunk.append((number, told))
-        if len(self._chunk) >= LOOKUP_CHUNK:
-            self.look()
+    def take(self, triples: Iterable[tuple[int, Identity | Miss]]) -> None:
+        """Look triples up, each by its key's values; or note why it has none."""
+        chunk: list[tuple[int, Identity]] = []
+        for number, told in triples:
+            if isinstance(told, Miss):
+                self.missing[number] = told
+                continue
+            chunk.append((number, told))
+            if len(chunk) == LOOKUP_CHUNK:
+                self._look(chunk)
+                chunk = []
+        if chunk:
+            self._look(chunk)
 
-    def look(self) -> None:
-        """Look up those that wait for it."""
-        chunk, self._chunk = self._chunk, []
-        if not chunk:
-            return
+    def _look(self, chunk: list[tuple[int, Identity]]) -> None:
         contents = list({identity[1]: None for _, identity in chunk})
         with self._handle.index.glance() as connection:
             states = self._states.find(connection, contents)

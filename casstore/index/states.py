@@ -190,6 +190,7 @@ class States:
             lambda digest, data: _told(digest, data, files),
         )
         self._names: dict[tuple[Any, ...], frozenset[str]] = {}
+        self._shared: dict[tuple[Any, ...], Any] = {}
 
     @property
     def known(self) -> bool:
@@ -217,6 +218,8 @@ class States:
         stamps = self._stamps.fetch(connection, {row[11] for row in rows})
         values = self._values.fetch(connection, {row[8] for row in rows})
         tensors = self._layouts.fetch(connection, {row[14] for row in rows})
+        if not self._files and len({row[0] for row in rows}) == len(rows):
+            return self._of_one_part(rows, inputs, stamps, values, tensors)
         groups: dict[int, list[Any]] = {}
         for row in rows:
             group = groups.get(row[0])
@@ -255,4 +258,33 @@ class States:
                 self._names[shared] = names
             files = tuple(PartFile(row[_STAMP + 2], row[_STAMP + 3], *row[_FILE:]) for row in group if self._files)
             found[key] = State(whole, names, values_id, files)
+        return found
+
+    def _of_one_part(
+        self, rows: Sequence[Any], inputs: Any, stamps: Any, values: Any, tensors: Any
+    ) -> dict[Identity, State]:
+        """As `find`, where no variant has several parts, which is so of nearly all: what variants share is told once."""
+        recipe = self._recipe
+        found: dict[Identity, State] = {}
+        for row in rows:
+            _, kind, digest, hash_id, inputs_id, resolution, variation, params, values_id, told, *part = row
+            _, stamp_id, part_inputs, object_digest, layout_id, damaged = part
+            shared = self._shared.get((values_id, stamp_id, layout_id))
+            if shared is None:
+                value, layout = values[values_id], tensors[layout_id]
+                whole = (values_id is None or value is not None) and layout is not None
+                names = _NO_NAMES.union(layout.names if layout else (), value.names if value else ())
+                good, bad = State(True, names, values_id), State(False, names, values_id)
+                shared = value and value.digest, stamps[stamp_id], whole, good, bad
+                self._shared[values_id, stamp_id, layout_id] = shared
+            value_digest, stamp, whole, good, bad = shared
+            together = digest if inputs_id == hash_id else inputs[inputs_id]
+            key: Identity = (kind, digest, together, recipe, resolution, variation, params)
+            depends = together if part_inputs is None else digest if part_inputs == hash_id else inputs[part_inputs]
+            try:
+                sound = whole and damaged is None
+                sound = sound and told == checksum(key, value_digest, ((object_digest, stamp, depends),))
+            except (AttributeError, TypeError):
+                sound = False
+            found[key] = good if sound else bad
         return found
