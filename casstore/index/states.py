@@ -263,7 +263,7 @@ class States:
     def _of_one_part(
         self, rows: Sequence[Any], inputs: Any, stamps: Any, values: Any, tensors: Any
     ) -> dict[Identity, State]:
-        """As `find`, where no variant has several parts, which is so of nearly all: what variants share is told once."""
+        """As `find`, where no variant has several parts, as is usual: what variants share is told once."""
         recipe = self._recipe
         found: dict[Identity, State] = {}
         for row in rows:
