@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def test_too_little_memory_for_a_put_is_pythons_error_for_that(
 ) -> None:
     """No error of zstandard's own gets out; nothing is stored."""
     with monkeypatch.context() as patched:
-        patched.setattr(encode._compressors, "others", NoMemory())
+        patched.setattr(encode, "_compressors", SimpleNamespace(planes=NoMemory(), others=NoMemory()))
         with pytest.raises(MemoryError):
             put(store, a={"t": np.arange(5000)})
     assert get(store, "a") == "new"

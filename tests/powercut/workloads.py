@@ -15,9 +15,10 @@ acknowledged. What it is about to take away it names before (`told.going`), what
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from core.helpers import Child, child, fast_folder, key, object_file, overwrite, put, result
 from kit import FakeEncoder, build, old_store, pictures
@@ -25,6 +26,10 @@ from powercut.checks import STORE
 from powercut.recording import Told, Workload, object_of
 
 import casstore
+from casstore.core import batch as batches
+from casstore.core import gathering
+from casstore.core.batch import Batch
+from casstore.core.put import PutItem
 from casstore.index import migrate
 from casstore.upkeep.restore import restore
 
@@ -112,6 +117,21 @@ def batch(path: str, told: Told) -> None:
                 group.put(key(name), result(name))
             group.flush()
             told.stored(*names)
+
+
+@workload(states=900)
+def groups_in_a_row(path: str, told: Told) -> None:
+    """Groups of which one is written while the one before is made durable: acknowledged when that one is told of."""
+
+    def committed(items: Sequence[PutItem], _: object) -> None:
+        done = {item.key for item in items}
+        told.stored(*(name for name in names if key(name) in done))
+
+    names = [f"item {number}" for number in range(8)]
+    with patch.object(batches, "GROUP_OBJECTS", 2), patch.object(gathering, "RUN_OBJECTS", 1), opened(path) as store:
+        with Batch(store._handle, on_commit=committed) as group:
+            for name in names:
+                group.put(key(name), result(name))
 
 
 @workload(states=600)
