@@ -182,10 +182,11 @@ class _Build:
     def _encode_all(self, todo: list[int]) -> None:
         items = self._decoded(self._claimed(deque(todo)))
         executor = self.options.executor
+        assert self.owner is not None
         encoded = (
             self.encoding.run(items)
             if executor is None
-            else self.encoding.run_in(executor, self.options.encode_threads, items)
+            else self.encoding.run_in(executor, self.options.encode_threads, items, self.owner.within)
         )
         for each in encoded:
             self._take(each)
@@ -345,6 +346,8 @@ class _Build:
         tally = self.tally
         for item, outcome in zip(items, outcomes, strict=True):
             planned = self.waiting.pop(item.key.digest)
+            if self.owner is not None:
+                self.owner.release(item.key.digest)  # the commit has done so only where it wrote a row
             if outcome == "lost":
                 self._fail(planned, LostError(), key=item.key)
                 continue

@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from casstore import fsio
@@ -22,6 +22,7 @@ from casstore.index.failures import save_failures
 from casstore.index.owners import (
     drop_claims,
     failed_since,
+    owner_names,
     owners_of,
     remove_dead,
     remove_owner,
@@ -70,6 +71,15 @@ class Owner:
         self._free: list[bytes] = []
         self._failures: list[tuple[Key, str, str]] = []
 
+    @contextlib.contextmanager
+    def within(self) -> Iterator[None]:
+        """Let a block, on whatever thread, be inside this build."""
+        before, _running.names = getattr(_running, "names", ()), self._outer
+        try:
+            yield
+        finally:
+            _running.names = before
+
     def release(self, key: bytes) -> None:
         """Give a key free with the next claim."""
         self._free.append(key)
@@ -88,11 +98,12 @@ class Owner:
         """
         digests = [key.digest for key in keys]
         with self._handle.index.write(durable=False) as connection:
-            if self._id is None:
-                self._id = save_owner(connection, self._name, self._kind)
+            own = self._id
+            if own is None:
+                remove_dead(connection, [name for name in owner_names(connection) if not self._lives(name)])
+                own = save_owner(connection, self._name, self._kind)
             save_failures(connection, self._failures)
-            drop_claims(connection, self._free)
-            self._failures, self._free = [], []
+            drop_claims(connection, own, self._free)
             rows = find_variants(connection, keys) if keys else {}
             stored = {
                 digest: row
@@ -105,11 +116,14 @@ class Owner:
             theirs = {digest for digest, name in owners.items() if name != self._name and name not in dead}
             remove_dead(connection, dead)
             mine = frozenset(digests) - stored.keys() - failed.keys() - theirs
-            save_claims(connection, self._id, mine)
+            save_claims(connection, own, mine)
+        self._id, self._failures, self._free = own, [], []
         return Claimed(mine, stored, failed, frozenset(theirs - stored.keys() - failed.keys()))
 
     def waits_for(self, keys: Sequence[bytes]) -> bool:
-        """Whether living owners are at all of these keys still; reads only."""
+        """Whether living owners are at all of these keys still. What is to be given free, is: they may wait for it."""
+        if self._free:
+            self.claim([], frozenset())
         with self._handle.index.glance() as connection:
             owners = owners_of(connection, keys)
         if not set(self._outer[:-1]).isdisjoint(owners.values()):

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,9 +91,26 @@ class Encoding:
             if batch:
                 yield from self._batch(batch, watch)
 
-    def run_in(self, executor: Executor, threads: int, items: Iterable[Decoded]) -> Iterator[Encoded]:
-        """Encode items one by one in a pool, `threads` at a time; the pool is the caller's and stays open."""
+    def run_in(
+        self,
+        executor: Executor,
+        threads: int,
+        items: Iterable[Decoded],
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Iterator[Encoded]:
+        """Encode items one by one in a pool, `threads` at a time; the pool is the caller's and stays open.
+
+        Args:
+            executor: the pool.
+            threads: items that it has at a time.
+            items: to encode.
+            within: around each call, in its thread.
+        """
         ahead: deque[tuple[Decoded, Future[tuple[Mapping[str, Any], int]]]] = deque()
+
+        def single(decoded: Decoded) -> tuple[Mapping[str, Any], int]:
+            with within():
+                return self._single(decoded)
 
         def first() -> Encoded | None:
             decoded, job = ahead.popleft()
@@ -109,7 +127,7 @@ class Encoding:
                 return Encoded(decoded, None, error, 0)
 
         for decoded in items:
-            ahead.append((decoded, executor.submit(self._single, decoded)))
+            ahead.append((decoded, executor.submit(single, decoded)))
             if len(ahead) >= threads and (done := first()) is not None:
                 yield done
         while ahead:

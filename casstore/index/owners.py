@@ -31,10 +31,13 @@ _claims = ByDigest(
 )
 _failed_since = ByDigest(
     lambda keys: select(failures.c.key, failures.c.error_type, failures.c.message).where(
-        failures.c.last_at >= bindparam("since", type_=Integer), failures.c.key.in_(keys)
+        failures.c.last_at.between(bindparam("since", type_=Integer), bindparam("now", type_=Integer)),
+        failures.c.key.in_(keys),
     )
 )
-_drop_claim = Statement(delete(claims).where(claims.c.key == bindparam("wanted")))
+_drop_claim = Statement(
+    delete(claims).where(claims.c.key == bindparam("wanted"), claims.c.owner_id == bindparam("known", type_=Integer))
+)
 
 
 def _take_claim() -> Statement:
@@ -117,14 +120,15 @@ def save_claims(connection: AnyConnection, owner_id: int, keys: Iterable[bytes])
     _claim.many(connection, [(key, owner_id) for key in keys])
 
 
-def drop_claims(connection: AnyConnection, keys: Iterable[bytes]) -> None:
-    """Give keys free."""
-    _drop_claim.many(connection, [(key,) for key in keys])
+def drop_claims(connection: AnyConnection, owner_id: int, keys: Iterable[bytes]) -> None:
+    """Give those of the keys free that an owner claims."""
+    _drop_claim.many(connection, [(key, owner_id) for key in keys])
 
 
 def failed_since(connection: AnyConnection, keys: Collection[bytes], since: int) -> dict[bytes, tuple[str, str]]:
     """{key digest: (class, message)} of those of the keys that somebody has failed on since then (ms UTC)."""
-    rows = _failed_since.rows(connection, list(keys), (since,)) if keys else []
+    # Not on those of the future: they are from a time when the clock was wrong.
+    rows = _failed_since.rows(connection, list(keys), (since, now_ms())) if keys else []
     return {key: (kind, message) for key, kind, message in rows}
 
 
