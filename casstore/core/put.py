@@ -234,7 +234,7 @@ class Group:
 
     def _decide(self, item: PutItem, row: VariantRow | None, there: set[bytes]) -> Outcome:
         """What becomes of an item, under the write lock, given the row that its key has by now."""
-        kept, served = item.kept, row is not None and can_be_served(self._handle, row)
+        kept, served = item.kept, row is not None and self._was_served(row)
         as_seen = kept is not None and row is not None and kept.seen == seen_of(row)
         if served and not as_seen:
             assert row is not None
@@ -247,6 +247,15 @@ class Group:
             return "stored"
         whole = all(part.object_digest in there for part in kept.parts)
         return "stored" if whole and (as_seen or kept.seen is None or not kept.parts) else "lost"
+
+    def _was_served(self, row: VariantRow) -> bool:
+        """Whether a row could be served without what this group has just linked."""
+        ours = any(
+            fsio.same_file(self._handle.directory.object(part.object_digest, part.codec), temp.path)
+            for part in row.parts
+            if (temp := self._temps.get(part.object_digest)) is not None
+        )
+        return not ours and can_be_served(self._handle, row)
 
     def _publish(self, digest: bytes, row: ObjectRow | None) -> NewObject | None:
         """Make sure, under the write lock, that an object's final path holds what its row will say; None: it does."""

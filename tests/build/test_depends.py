@@ -397,6 +397,22 @@ def test_a_lost_object_is_not_taken_over(folder: Folder, known: bool) -> None:
     same(folder.get(), **{name: folder.tensor(name, salt="later") for name in DEPENDS}, **GEOMETRY)
 
 
+def test_a_lost_object_that_is_made_anew_is_no_other_writers(folder: Folder) -> None:
+    """The file of a latent_mask is gone and its equal is made again, with a name more beside the latent: that is an
+    encode of this build, by nobody else and no conflict, and all names are there."""
+    names = ["latent", "latent_mask", "extra"]
+    recipe = casstore.Recipe("named", code=1, stride=8, depends={**DEPENDS, "extra": ("image",)})
+    makes = {**folder.encoder.makes, "extra": ("image",)}
+    folder.encoder = Named(recipe, makes)
+    latent = the_latent(folder)
+    (file,) = [Path(f) for f in object_files(folder.store.path) if f.stem in folder.digests() and f != latent]
+    file.unlink()
+    report = folder.build(names=names)
+    assert (report.encoded, report.by_others, report.conflicts) == (2, 0, 0)
+    same(folder.get(), **{name: folder.tensor(name) for name in names}, **GEOMETRY)
+    assert folder.store.verify(deep=True).findings == ()
+
+
 def test_an_object_that_goes_during_the_build_is_a_failure_and_not_a_hole(folder: Folder) -> None:
     """The latent's file goes after it was decided to take it over: the row fails, and the next build makes all."""
     folder.mask(seed=50)
