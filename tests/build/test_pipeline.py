@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kit import FakeEncoder, build, check_counts, expected_of, picture, pictures, python, spy
+from many import LONG
 
 import casstore
 from casstore.build.space import RESERVE
 from casstore.errors import BuildInterrupted, BuildStopped, EncoderError, NoSpaceError
 
-LONG = 30.0  # seconds after which something has gone wrong
 DECODE = "casstore.build.builder.decode_row"
 
 
