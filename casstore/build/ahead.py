@@ -55,10 +55,12 @@ def decode_ahead(
             try:
                 if not wait(job, timeout, stopped):
                     return
-                decoded = job.result()
             except TimeoutError:
                 pool.add_thread()  # one is stuck
                 failed(planned, StalledError(f"it took longer than {timeout:g} s to read and decode; left out"))
+                continue
+            try:
+                decoded = job.result()
             except Exception as error:
                 failed(planned, error)
             else:

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from casstore.build.ahead import decode_ahead
@@ -180,16 +180,17 @@ class _Build:
         return bool(planned.lacking) or damaged or bool(self.plan.recipe.depends)
 
     def _encode_all(self, todo: list[int]) -> None:
-        items = self._decoded(self._claimed(deque(todo)))
         executor = self.options.executor
         assert self.owner is not None
-        encoded = (
-            self.encoding.run(items)
-            if executor is None
-            else self.encoding.run_in(executor, self.options.encode_threads, items, self.owner.within)
-        )
-        for each in encoded:
-            self._take(each)
+        # Closed at once: whoever keeps the error keeps the frames that it went through, and their threads.
+        with contextlib.closing(self._decoded(self._claimed(deque(todo)))) as items:
+            with contextlib.closing(
+                self.encoding.run(items)
+                if executor is None
+                else self.encoding.run_in(executor, self.options.encode_threads, items, self.owner.within)
+            ) as encoded:
+                for each in encoded:
+                    self._take(each)
 
     # -- claims --------------------------------------------------------------------------------------------------
 
@@ -253,7 +254,7 @@ class _Build:
 
     # -- decoding ------------------------------------------------------------------------------------------------
 
-    def _decoded(self, rows: Iterator[PlanRow]) -> Iterator[Decoded]:
+    def _decoded(self, rows: Iterator[PlanRow]) -> Generator[Decoded, None, None]:
         """Items in the order of the rows, decoded ahead in threads; what can't be decoded is failed on the way."""
         self.texts: dict[bytes, str] = {}
         source = Source(self.handle, self.plan.recipe, self.plan.resolution, self.texts, self.reads_path)
@@ -268,7 +269,7 @@ class _Build:
         )
         return self._once(decoded)
 
-    def _once(self, items: Iterator[Decoded]) -> Iterator[Decoded]:
+    def _once(self, items: Iterator[Decoded]) -> Generator[Decoded, None, None]:
         """Each key once: of some files only the decoder tells the size, and with it the key."""
         for decoded in items:
             key = decoded.item.key.digest

@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import wait as wait_for_all
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,7 @@ class Encoding:
         batch_pixels: the most pixels per call, of all its pictures; None: any.
         timeout: seconds after which a call is reported as stalled.
         stopped: whether the build is to end.
-        before: called once, before the first call.
+        before: called once, on this thread, before the first call.
     """
 
     def __init__(
@@ -70,9 +71,8 @@ class Encoding:
         self._size = self._number or batch_size
         self._pixels = batch_pixels
         self._timeout, self._stopped, self._before = timeout, stopped, before
-        self._begun = threading.Lock()
 
-    def run(self, items: Iterable[Decoded]) -> Iterator[Encoded]:
+    def run(self, items: Iterable[Decoded]) -> Generator[Encoded, None, None]:
         """Encode items on this thread; those that are alike and come one after the other share a call."""
         batch: list[Decoded] = []
         pixels = 0
@@ -97,7 +97,7 @@ class Encoding:
         threads: int,
         items: Iterable[Decoded],
         within: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> Iterator[Encoded]:
+    ) -> Generator[Encoded, None, None]:
         """Encode items one by one in a pool, `threads` at a time; the pool is the caller's and stays open.
 
         Args:
@@ -113,26 +113,36 @@ class Encoding:
                 return self._single(decoded)
 
         def first() -> Encoded | None:
-            decoded, job = ahead.popleft()
+            decoded, job = ahead[0]
             try:
-                if not wait(job, self._timeout, self._stopped):
-                    job.cancel()
-                    return None
-                result, took = job.result()
-                return Encoded(decoded, result, None, took)
+                # After a stop, what has begun is waited for, like a call on this thread.
+                wait(job, self._timeout, lambda: self._stopped() and job.cancel())
             except TimeoutError:
-                job.cancel()
+                ahead.popleft()
                 return Encoded(decoded, None, EncoderError(f"the encoder has been at it for {self._timeout:g} s"), 0)
+            ahead.popleft()
+            if job.cancelled() and self._stopped():
+                return None
+            try:
+                result, took = job.result()
+            except CancelledError:
+                return Encoded(decoded, None, EncoderError("the executor was shut down"), 0)
             except Exception as error:
                 return Encoded(decoded, None, error, 0)
+            return Encoded(decoded, result, None, took)
 
-        for decoded in items:
-            ahead.append((decoded, executor.submit(single, decoded)))
-            if len(ahead) >= threads and (done := first()) is not None:
-                yield done
-        while ahead:
-            if (done := first()) is not None:
-                yield done
+        try:
+            for decoded in items:
+                self._prepare()
+                ahead.append((decoded, executor.submit(single, decoded)))
+                if len(ahead) >= threads and (done := first()) is not None:
+                    yield done
+            while ahead:
+                if (done := first()) is not None:
+                    yield done
+        finally:
+            # Nothing is at work in the caller's pool when the build has ended.
+            wait_for_all([job for _, job in ahead if not job.cancel()], self._timeout)
 
     def again(self, decoded: Decoded) -> Encoded:
         """Encode one item now, on this thread."""
@@ -146,6 +156,7 @@ class Encoding:
     def _batch(self, batch: list[Decoded], watch: _Watch) -> Iterator[Encoded]:
         if self._stopped():
             return
+        self._prepare()
         began = time.perf_counter()
         try:
             with watch.over(batch):
@@ -162,8 +173,11 @@ class Encoding:
                 _log.warning("the memory doesn't hold a batch of %d; going on with %d", len(batch), half)
             error.__traceback__ = None  # it holds the tensors of the failed call
             del error
-            for start in range(0, len(batch), half if too_large else 1):
-                yield from self._batch(batch[start : start + (half if too_large else 1)], watch)
+            start = 0
+            while start < len(batch):
+                size = self._size if too_large else 1  # halved again where half was too large as well
+                yield from self._batch(batch[start : start + size], watch)
+                start += size
             return
         took = round((time.perf_counter() - began) * 1e6 / len(batch))
         for decoded, result in zip(batch, results, strict=True):
@@ -178,12 +192,14 @@ class Encoding:
             else:
                 yield Encoded(decoded, result, None, took)
 
+    def _prepare(self) -> None:
+        """What comes before the first call; its errors are nobody's but the build's."""
+        before, self._before = self._before, None
+        if before is not None:
+            before()
+
     def _call(self, batch: Sequence[Decoded]) -> Sequence[Mapping[str, Any]]:
         """What the encoder makes of a batch; where the recipe says so, of exactly as many items as it says."""
-        with self._begun:
-            before, self._before = self._before, None
-            if before is not None:
-                before()
         items: list[Item] = [decoded.item for decoded in batch]
         padded = items if self._number is None else [items[i % len(items)] for i in range(self._number)]
         results = self._encode(padded)

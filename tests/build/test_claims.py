@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 from core.helpers import Child, child
 from kit import ROOT, FakeEncoder, build, check_counts, object_files, picture, pictures
+from many import LONG, Held, run, traces, waiting
 
 import casstore
 from casstore.build.claims import Owner
 from casstore.errors import BuildStopped
 
-LONG = 30.0  # seconds after which something has gone wrong
 RECIPE = casstore.Recipe("many", code=1)
-Run = Callable[..., "Future[Any]"]
 
 
 @pytest.fixture
@@ -34,59 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def run() -> Run:
-    """run(function, *arguments, **options) in a thread of its own, which keeps nobody from ending; a future."""
-
-    def start(work: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
-        job: Future[Any] = Future()
-
-        def call() -> None:
-            try:
-                job.set_result(work(*arguments, **options))
-            except BaseException as error:
-                job.set_exception(error)
-
-        threading.Thread(target=call, daemon=True).start()
-        return job
-
-    return start
-
-
-class Held(FakeEncoder):
-    """Stays in its n-th batch, counted from 0, until it is let go."""
-
-    def __init__(self, number: int = 0) -> None:
-        super().__init__(before=self.hold)
-        self.number = number
-        self.there, self.go = threading.Event(), threading.Event()
-
-    def hold(self, items: list[casstore.Item]) -> None:
-        if len(self.batches) == self.number:
-            self.there.set()
-            assert self.go.wait(LONG)
-
-
 def plan_of(store: casstore.Store, folder: Path, order: int = 0) -> Any:
     """A plan of a folder's pictures in any order."""
     paths = sorted(folder.iterdir())
     random.Random(order).shuffle(paths)
     rows = [{"sample": path.name, "image": path} for path in paths]
     return store.plan(store.inputs(rows), FakeEncoder().recipe, resolution="64x64")
-
-
-def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set as soon as a builder has seen that it has to wait."""
-    real, seen = Owner.waits_for, threading.Event()
-
-    def watched(self: Owner, keys: Any) -> bool:
-        waits = real(self, keys)
-        if waits:
-            seen.set()
-        return waits
-
-    monkeypatch.setattr(Owner, "waits_for", watched)
-    return seen
 
 
 def at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,17 +55,11 @@ def at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Owner, "claim", claim)
 
 
-def traces(store: casstore.Store) -> list[Any]:
-    """What is left of builders: rows of claims and owners, and lock files beside that of the store's own handle."""
-    rows = store.sql("SELECT name FROM owners UNION ALL SELECT hex(key) FROM claims").rows
-    return [*rows, *(set(os.listdir(Path(store.path, "locks", "owners"))) - {store._handle.owner})]
-
-
 # -- together --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("orders", [(0, 0), (1, 2)], ids=["same order", "other orders"])
-def test_two_builders_encode_each_item_once(store: casstore.Store, folder: Path, run: Run, orders: Any) -> None:
+def test_two_builders_encode_each_item_once(store: casstore.Store, folder: Path, orders: Any) -> None:
     """Two builders with the whole list, planned before: both encode, each item is encoded once, all is stored, and what
     one hasn't encoded is reported as done by others."""
     both = threading.Barrier(2)
@@ -196,7 +142,7 @@ def test_eight_processes_encode_each_item_once(tmp_path: Path, rounds: int) -> N
 
 
 def test_one_that_has_nothing_left_waits_for_the_other(
-    store: casstore.Store, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A builder whose every item another one has claimed encodes nothing, waits, and reports all as done by others."""
     seen, first, second = waiting(monkeypatch), Held(), FakeEncoder()
@@ -224,7 +170,7 @@ def test_a_rank_begins_at_its_own_place(store: casstore.Store, folder: Path, mon
 
 
 def test_a_failure_of_one_is_reported_by_the_other_and_not_tried(
-    store: casstore.Store, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one builder fails on while the other is at work, the other reports with the same message and doesn't try;
     the next build tries it."""
@@ -260,7 +206,7 @@ def spoil_truncate(store: casstore.Store, paths: list[Path]) -> None:
 
 @pytest.mark.parametrize("spoil", [spoil_change, spoil_vanish, spoil_truncate], ids=["changed", "vanished", "failing"])
 def test_builders_that_fail_do_not_wait_for_each_other(
-    store: casstore.Store, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, spoil: Any
+    store: casstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any
 ) -> None:
     """Two builders that have claimed half of the items each, which all fail, and are left with those of the other: both
     end, and both report all."""
@@ -280,7 +226,7 @@ def test_builders_that_fail_do_not_wait_for_each_other(
 
 
 def test_builders_that_heal_do_not_wait_for_each_other(
-    store: casstore.Store, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: casstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Objects that are lost and encoded again, to the same bytes, are free again when they are stored: two builders
     that heal half of them each both end."""
@@ -351,7 +297,7 @@ def test_the_claims_of_the_dead_are_taken_over(store: casstore.Store, folder: Pa
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_one_that_waits_takes_over_from_the_other_when_that_dies(
-    store: casstore.Store, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A builder that waits for another's items encodes them itself once the other has been killed."""
 
@@ -391,7 +337,7 @@ def test_a_builder_removes_the_rows_of_all_dead_owners(store: casstore.Store, fo
 
 
 def test_a_stop_gives_the_claims_to_the_other_at_once(
-    store: casstore.Store, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When one builder is stopped, another that waits for it encodes what is left, while the first one's process goes
     on living."""
@@ -461,7 +407,7 @@ with casstore.open(sys.argv[1]) as store:
 
 
 def test_owners_in_another_pid_namespace_are_seen_to_live_and_to_die(
-    store: casstore.Store, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A builder in another pid namespace, as in a container, is waited for while it lives, whatever its number means
     here, and taken over from when it is dead."""

@@ -1,4 +1,4 @@
-"""Stops: Ctrl-C ends a build between batches; everything encoded before is stored."""
+"""Stops: Ctrl-C, SIGTERM and the caller end a build in any phase; everything encoded before is stored."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit import ROOT, FakeEncoder, build, check_counts, picture, pictures
+from many import LONG, Held, run, traces, waiting
 
 import casstore
-from casstore.errors import BuildInterrupted
+from casstore.build.claims import Owner
+from casstore.errors import BuildInterrupted, BuildStopped, UsageError
 
 
 @pytest.fixture
@@ -26,16 +29,16 @@ def folder(tmp_path: Path) -> Path:
 class StopsAt(FakeEncoder):
     """Stops at its n-th batch, counted from 0."""
 
-    def __init__(self, number: int, how: str) -> None:
+    def __init__(self, number: int, how: str, signal_number: int = signal.SIGINT) -> None:
         super().__init__(before=self.stop)
-        self.number, self.how = number, how
+        self.number, self.how, self.signal_number = number, how, signal_number
 
     def stop(self, items: list[casstore.Item]) -> None:
         if len(self.batches) == self.number:
             if self.how == "raise":
                 raise KeyboardInterrupt
             for _ in range(2 if self.how == "twice" else 1):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), self.signal_number)
 
 
 @pytest.mark.parametrize("number", [0, 1, 4])
@@ -71,13 +74,144 @@ def test_a_stop_is_a_keyboard_interrupt(store: casstore.Store, folder: Path) -> 
         build(store, folder, StopsAt(1, "signal"))
 
 
-def test_the_signal_handler_is_put_back(store: casstore.Store, folder: Path) -> None:
-    """After a build, stopped or not, SIGINT does again what it did before."""
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(BuildInterrupted):
-        build(store, folder, StopsAt(0, "signal"))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_signal_handlers_are_put_back(store: casstore.Store, folder: Path, number: int) -> None:
+    """After a build, stopped or not, a signal does again what it did before."""
+    before = signal.getsignal(number)
+    with pytest.raises(BuildStopped):
+        build(store, folder, StopsAt(0, "signal", number))
+    assert signal.getsignal(number) is before
     build(store, folder, FakeEncoder())
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_ignored_stays_so(
+    store: casstore.Store, folder: Path, number: int, request: pytest.FixtureRequest
+) -> None:
+    """Where the program ignores a signal, as under nohup, it doesn't stop a build."""
+    before = signal.getsignal(number)
+    request.addfinalizer(lambda: signal.signal(number, before))
+    signal.signal(number, signal.SIG_IGN)
+    assert check_counts(build(store, folder, StopsAt(1, "signal", number), batch_size=2)).encoded == 10
+
+
+def test_sigterm_stops_after_the_present_batch(store: casstore.Store, folder: Path) -> None:
+    """SIGTERM is a stop, and no Ctrl-C: BuildStopped with the report, which no `except KeyboardInterrupt` takes."""
+    with pytest.raises(BuildStopped) as error:
+        build(store, folder, StopsAt(1, "signal", signal.SIGTERM), batch_size=2)
+    assert not isinstance(error.value, KeyboardInterrupt)
+    assert check_counts(error.value.report, stopped=True).encoded == 4
+    assert check_counts(build(store, folder, FakeEncoder())).encoded == 6
+
+
+# -- stop= -----------------------------------------------------------------------------------------------------------
+
+
+STOPS = pytest.mark.parametrize("given", [lambda event: event, lambda event: event.is_set], ids=["event", "function"])
+
+
+@STOPS
+def test_a_stop_of_the_callers_ends_the_build_after_the_present_batch(
+    store: casstore.Store, folder: Path, given: Any
+) -> None:
+    """An Event that is set, or a function that says so: BuildStopped with a report that adds up and a message that says
+    what is left; the same process builds the rest."""
+    stop = threading.Event()
+    encoder = FakeEncoder(before=lambda items: stop.set() if len(encoder.batches) == 2 else None)
+    with pytest.raises(BuildStopped, match="6 encoded and stored, 4 left") as error:
+        build(store, folder, encoder, batch_size=2, stop=given(stop))
+    assert not isinstance(error.value, KeyboardInterrupt)
+    report = check_counts(error.value.report, stopped=True)
+    assert (report.encoded, report.left, store.status().variants, traces(store)) == (6, 4, 6, [])
+    assert check_counts(build(store, folder, FakeEncoder(), stop=threading.Event())).encoded == 4
+
+
+def test_a_stop_that_came_before_encodes_nothing(store: casstore.Store, folder: Path) -> None:
+    """Nothing is decoded, encoded or prepared where the stop is there already."""
+    stop, encoder, hooks = threading.Event(), FakeEncoder(), []
+    stop.set()
+    with pytest.raises(BuildStopped) as error:
+        build(store, folder, encoder, stop=stop, before_encode=lambda: hooks.append(1))
+    assert check_counts(error.value.report, stopped=True).left == 10
+    assert (encoder.seen, hooks) == ([], [])
+
+
+def test_a_stop_between_the_items_of_a_batch_that_is_tried_again(store: casstore.Store, folder: Path) -> None:
+    """A stop while a failed batch is tried item by item begins no further item."""
+    stop = threading.Event()
+
+    def fail(items: list[casstore.Item]) -> None:
+        if len(items) > 1:
+            raise ValueError("no")
+        stop.set()
+
+    with pytest.raises(BuildStopped) as error:
+        build(store, folder, FakeEncoder(before=fail), batch_size=5, stop=stop)
+    report = check_counts(error.value.report, stopped=True)
+    assert (report.encoded, report.failed, report.left) == (1, 0, 9)
+
+
+def test_a_stop_while_decoding(store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that waits for files that can't be read stops all the same."""
+    stop, released = threading.Event(), threading.Event()
+
+    def hang(planned: Any, source: Any) -> Any:
+        stop.set()
+        released.wait(LONG)
+        raise OSError("never read")
+
+    monkeypatch.setattr("casstore.build.builder.decode_row", hang)
+    with pytest.raises(BuildStopped) as error:
+        build(store, folder, FakeEncoder(), stop=stop)
+    assert not released.is_set() and check_counts(error.value.report, stopped=True).left == 10
+    released.set()
+
+
+def test_a_stop_while_waiting_for_another_builder(
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A builder that only waits for another one stops, and the other one goes on."""
+    seen, busy, stop = waiting(monkeypatch), Held(), threading.Event()
+    job = run(build, store, folder, busy, batch_size=10)
+    assert busy.there.wait(LONG)
+    idle = run(build, store, folder, FakeEncoder(), stop=stop)
+    assert seen.wait(LONG)
+    stop.set()
+    with pytest.raises(BuildStopped) as error:
+        idle.result(LONG)
+    assert check_counts(error.value.report, stopped=True).left == 10
+    busy.go.set()
+    assert check_counts(job.result(LONG)).encoded == 10
+
+
+def test_ctrl_c_while_waiting_for_another_builder(
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends the waiting, too."""
+    busy, real = Held(), Owner.waits_for
+    job = run(build, store, folder, busy, batch_size=10)
+    assert busy.there.wait(LONG)
+
+    def interrupted(self: Owner, keys: Any) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(self, keys)
+
+    monkeypatch.setattr(Owner, "waits_for", interrupted)
+    with pytest.raises(BuildInterrupted) as error:
+        build(store, folder, FakeEncoder())
+    assert check_counts(error.value.report, stopped=True).left == 10
+    busy.go.set()
+    assert check_counts(job.result(LONG)).encoded == 10
+
+
+def test_a_stop_that_cannot_be_meant_is_refused(store: casstore.Store, folder: Path) -> None:
+    """stop=True isn't a way to stop."""
+    with pytest.raises(UsageError, match="stop is a function"):
+        build(store, folder, FakeEncoder(), stop=True)
+
+
+# -- other threads, copies, failures ---------------------------------------------------------------------------------
 
 
 def test_a_build_runs_on_any_thread(store: casstore.Store, folder: Path) -> None:
@@ -126,8 +260,12 @@ def make():
 """
 
 
-def test_sigint_ends_the_command_with_130_and_the_rest_is_done_by_the_next(tmp_path: Path, folder: Path) -> None:
-    """A real SIGINT to `casstore build`: exit 130, a summary that says what is left; a second run does exactly that."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_130_and_the_rest_is_done_by_the_next(
+    tmp_path: Path, folder: Path, number: int
+) -> None:
+    """A real SIGINT or SIGTERM to `casstore build`: exit 130, a summary that says what is left; a second run does
+    exactly that."""
     (tmp_path / "waits.py").write_text(ENCODER)
     for name in ("ready", "go"):
         os.mkfifo(tmp_path / name)
@@ -148,7 +286,7 @@ def test_sigint_ends_the_command_with_130_and_the_rest_is_done_by_the_next(tmp_p
 
     child = start()
     open(tmp_path / "ready").close()
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     open(tmp_path / "go", "w").close()
     out, err = child.communicate(timeout=60)
     summary = json.loads(out.splitlines()[-1])
