@@ -20,12 +20,12 @@
     ├── SourceNotFoundError (FileNotFoundError)      1   the file that was asked for isn't there
     ├── PictureError                                 1   the file is no picture that can be decoded
     ├── TextError                                    1   the file is no text that can be read
-    ├── ConflictError                                1   another result is stored under the key already
     ├── IdentityMismatchError                        1   it was made with another recipe than the expected one
     ├── EncoderError                                 1   an encoder returned something that can't be stored
     │   └── NonFiniteError                               ... NaN or infinity
-    └── BuildStopped                               130   it was told to stop; carries the report, nothing is lost
-        └── BuildInterrupted (KeyboardInterrupt)   130   ... by Ctrl-C
+    ├── BuildStopped                               130   it was told to stop; carries the report, nothing is lost
+    │   └── BuildInterrupted (KeyboardInterrupt)   130   ... by Ctrl-C
+    └── ConflictError                                1   another result is stored under the key already
 
 Each class takes one string, so that an error keeps its class on its way out of a worker process. A message says what
 happened, to what, and what to do.

@@ -63,7 +63,7 @@ def _bench(store: casstore.Store, folder: Path, name: str, make: Make) -> None:
 
     def group(_: int) -> float:
         ready = items(GROUP_OBJECTS)
-        payloads = [item.result.payload for item in ready]
+        payloads = [part.payload for item in ready for part in item.result.parts]
         stored[:] = [b"".join(encode("zstd", p.layout, p.data, p.digest)) for p in payloads]
         began = time.perf_counter()
         put_group(handle, ready)
@@ -85,7 +85,7 @@ def _bench(store: casstore.Store, folder: Path, name: str, make: Make) -> None:
         began = time.perf_counter()
         with store.batch() as batch:
             for item in ready:
-                batch.add(item.key, item.result)
+                batch.add(item)
         return time.perf_counter() - began
 
     def alone(_: int) -> float:

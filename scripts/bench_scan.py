@@ -24,7 +24,7 @@ from blake3 import blake3
 from timing import ratios, spread
 
 import casstore
-from casstore.build.plan import key_of
+from casstore.build.cells import key_of
 from casstore.index.sources import _in_root
 from casstore.sources import hashing
 from casstore.sources.fresh import contents_of

@@ -65,6 +65,15 @@ class Asked:
         self._params.append(params)
         return len(self._row) - 1
 
+    def part(self, numbers: Sequence[int]) -> Asked:
+        """The triples of these numbers."""
+        found = Asked(self.rows, self.roles, self.recipe)
+        found._names, found._texts = self._names, self._texts
+        for name in ("_row", "_variation", "_resolution", "_params"):
+            column = getattr(self, name)
+            setattr(found, name, array("i", [column[number] for number in numbers]))
+        return found
+
     def row_number(self, number: int) -> int:
         """Which of the rows a triple is about."""
         return self._row[number]

@@ -80,7 +80,8 @@ def _own(handle: Handle, variant: VariantRow, lacking: frozenset[str], plan: Pla
     stored = frozenset(layout) | values.keys()
     if not can_be_served(handle, variant):
         names = frozenset(plan.names or ())
-        return Beside(Kept((), {}, None), stored, layout, stored | names, names, frozenset())
+        # As it was seen: a part of the result may bring back the file that is lacking, but not the names.
+        return Beside(Kept((), {}, seen_of(variant)), stored, layout, stored | names, names, frozenset())
     kept = Kept(variant.parts, values, seen_of(variant))
     # Without a value that says how the picture was placed nobody can tell whether another pass places it alike.
     told = plan.augment == "add" and any(name in values for name in plan.recipe.geometry)

@@ -74,6 +74,8 @@ class _Build:
         self.ended = False  # by an error
         self.waiting: dict[bytes, PlanRow] = {}  # for their commit, by key
         self.beside: dict[bytes, Beside] = {}
+        self.same_key: list[tuple[PlanRow, bytes]] = []  # rows whose key another row has
+        self.decoded_keys: set[bytes] = set()
         self.theirs: list[int] = []  # triples that other builders are at
         self.encode_us = 0.0  # per item, lately
         self.checked_space = False
@@ -101,13 +103,11 @@ class _Build:
                 run_id = start_run(connection, "build")
         self.batch = Batch(self.handle, run_id=run_id, on_commit=self._committed)
         self.owner = Owner(self.handle, "build", began) if self.plan.missing else None
-        same_key: list[tuple[PlanRow, bytes]] = []
         error: BaseException | None = None
         stopped = False
         with self.signals:
             try:
-                todo, same_key = self._split()
-                self._run(todo)
+                self._run(self._split())
             except BaseException as raised:
                 error = raised
                 self.ended = True
@@ -119,7 +119,7 @@ class _Build:
                 if self.owner is not None:
                     self.owner.close()
         if not stopped:
-            for planned, key in same_key:
+            for planned, key in self.same_key:
                 self.tally.repeat(planned, key)
         report = self.tally.report(time.monotonic() - started, self.batch.stored_bytes)
         if run_id is not None:
@@ -138,10 +138,9 @@ class _Build:
 
     # -- what is to be done --------------------------------------------------------------------------------------
 
-    def _split(self) -> tuple[list[int], list[tuple[PlanRow, bytes]]]:
-        """(numbers of the triples to encode, rows whose key one of those has); what isn't to be tried is failed."""
+    def _split(self) -> list[int]:
+        """Numbers of the triples to encode; what isn't to be tried is failed."""
         todo: list[tuple[tuple[Any, ...], int]] = []
-        same_key: list[tuple[PlanRow, bytes]] = []
         keys: set[bytes] = set()
         for planned in self.plan.misses:
             assert planned.miss is not None
@@ -152,7 +151,7 @@ class _Build:
                 refused = PictureError if planned.cells else UsageError
                 self._fail(planned, refused(planned.miss.detail))
             elif planned.key is not None and planned.key.digest in keys:
-                same_key.append((planned, planned.key.digest))
+                self.same_key.append((planned, planned.key.digest))
             else:
                 if planned.key is not None:
                     keys.add(planned.key.digest)
@@ -162,7 +161,7 @@ class _Build:
             raise PictureError(f"{first.path or first.sample}: {first.message}")
         # Equal sizes side by side, so that batches fill up; otherwise in the order of the rows.
         todo.sort()
-        return _from_my_place([number for _, number in todo]), same_key
+        return _from_my_place([number for _, number in todo])
 
     def _run(self, todo: list[int]) -> None:
         if not todo:
@@ -201,7 +200,7 @@ class _Build:
             keyed = {row.key.digest: row for row in rows if row.key is not None}
             claimed = self.owner.claim(
                 [row.key for row in keyed.values() if row.key is not None],
-                {digest: row.lacking for digest, row in keyed.items() if row.lacking},
+                frozenset(self.plan.names or ()),
             )
             mine = [row for row in rows if row.key is None or row.key.digest in claimed.mine]
             self._settle(keyed, claimed)
@@ -266,7 +265,17 @@ class _Build:
             stopped=self.stopped,
             failed=lambda planned, error: self._fail(planned, error, raising=True),
         )
-        return map(self._asked, decoded)
+        return self._once(decoded)
+
+    def _once(self, items: Iterator[Decoded]) -> Iterator[Decoded]:
+        """Each key once: of some files only the decoder tells the size, and with it the key."""
+        for decoded in items:
+            key = decoded.item.key.digest
+            if decoded.planned.key is None and key in self.decoded_keys:
+                self.same_key.append((decoded.planned, key))
+            else:
+                self.decoded_keys.add(key)
+                yield self._asked(decoded)
 
     def _asked(self, decoded: Decoded) -> Decoded:
         """The item with the names that are wanted of it."""

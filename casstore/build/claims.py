@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from casstore import fsio
@@ -32,7 +32,6 @@ from casstore.index.variants import VariantRow, find_variants
 from casstore.locks import FileLock
 
 _running = threading.local()  # .names: the builds of this thread, one inside the other
-_NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,12 @@ class Owner:
         self._failures.append((key, error_type, message))
         self._free.append(key.digest)
 
-    def claim(self, keys: Sequence[Key], needs: Mapping[bytes, frozenset[str]]) -> Claimed:
+    def claim(self, keys: Sequence[Key], names: frozenset[str]) -> Claimed:
         """Claim those of the keys that nobody living is at, in one short transaction.
 
         Args:
             keys: whose variants aren't served, by the plan.
-            needs: {digest: names} of those of the keys under which something is stored that lacks these names.
+            names: that have to be there; a variant without one of them isn't enough, whoever stored it.
         """
         digests = [key.digest for key in keys]
         with self._handle.index.write(durable=False) as connection:
@@ -98,7 +97,7 @@ class Owner:
             stored = {
                 digest: row
                 for digest, row in rows.items()
-                if needs.get(digest, _NOTHING) <= names_of(row) and can_be_served(self._handle, row)
+                if names <= names_of(row) and can_be_served(self._handle, row)
             }
             failed = failed_since(connection, digests, self._since)
             owners = owners_of(connection, digests)

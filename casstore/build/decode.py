@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from casstore.build.cells import key_of, kind_of
+from casstore.build.cells import key_of, kind_of, side_by_side
 from casstore.build.plan import PlanRow
 from casstore.core.handle import Handle
 from casstore.errors import CorruptObjectError, PictureError, SourceNotFoundError, UsageError
@@ -105,7 +105,9 @@ def decode_row(planned: PlanRow, source: Source) -> Decoded:
     if key is None:
         # The plan knew no size; perhaps this version's decoder does.
         cells = {role: dataclasses.replace(planned.cells[role], content=part.content) for role, part in parts.items()}
-        key = key_of(cells, source.recipe, source.resolution, planned.params)
+        alone = len(side_by_side(planned.row, list(cells))) == 1  # else each variation is a content of its own
+        variation = planned.variation if alone else 0
+        key = key_of(cells, source.recipe, source.resolution, planned.params, variation)
         if key is None:
             raise PictureError(next(iter(parts.values())).content.note or "its header can't be read")
     primary, *others = parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from casstore.build.asked import Asked, Params, Variations, check_variations
@@ -15,6 +15,7 @@ from casstore.core.read import lookup
 from casstore.errors import UsageError
 from casstore.identity import resolutions
 from casstore.identity.contents import text_content
+from casstore.identity.digests import plain_digest
 from casstore.identity.keys import NO_PARAMS, Key
 from casstore.identity.recipes import Recipe, difference
 from casstore.index.recipes import newest_named
@@ -146,6 +147,30 @@ class Plan:
             asked.variation(number),
             self.lacking.get(number, frozenset()),
         )
+
+    def shards(self, count: int) -> tuple[Plan, ...]:
+        """This plan in `count` parts of about the same size, each a plan of its own.
+
+        Which part a triple is in depends on its key alone, not on the order of the rows, so that machines that plan for
+        themselves agree about it.
+
+        Raises:
+            UsageError: that is no number of parts.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UsageError(f"shards: a number from 1 was expected, not {count!r}")
+        numbers: list[array[int]] = [array("i") for _ in range(count)]
+        for number in range(len(self.asked)):
+            key = self.asked.key(number)
+            row = self.asked.rows[self.asked.row_number(number)]
+            digest = plain_digest(f"{row.group}\n{row.sample}") if key is None else key.digest
+            numbers[int.from_bytes(digest[:8]) * count >> 64].append(number)
+        return tuple(self._part(part, self.absent if i == 0 else 0) for i, part in enumerate(numbers))
+
+    def _part(self, numbers: Sequence[int], absent: int) -> Plan:
+        missing = {new: self.missing[old] for new, old in enumerate(numbers) if old in self.missing}
+        lacking = {new: self.lacking[old] for new, old in enumerate(numbers) if old in self.lacking}
+        return replace(self, asked=self.asked.part(numbers), missing=missing, lacking=lacking, absent=absent)
 
     def __str__(self) -> str:
         parts = [f"{self.hits} stored", *(f"{count} {reason}" for reason, count in self.reasons.items())]

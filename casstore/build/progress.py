@@ -41,6 +41,7 @@ class Calls(Progress):
         self._callback = callback
 
     def advanced(self, done: int, total: int) -> None:
+        """So much is done."""
         self._callback(done, total)
 
 
@@ -52,20 +53,24 @@ class Bar(Progress):
         self._bar: Any = None
 
     def started(self, phase: str, total: int) -> None:
+        """A phase begins."""
         from tqdm import tqdm
 
         self._bar = tqdm(total=total, desc=phase, file=self._stream, unit="", leave=False, dynamic_ncols=True)
 
     def advanced(self, done: int, total: int) -> None:
+        """So much is done."""
         if self._bar is not None:
             self._bar.total = total
             self._bar.update(done - self._bar.n)
 
     def note(self, text: str) -> None:
+        """Something has happened."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
 
     def finished(self) -> None:
+        """The phase has ended."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -81,10 +86,12 @@ class JsonLines(Progress):
         self._last = 0.0
 
     def started(self, phase: str, total: int) -> None:
+        """A phase begins."""
         self._phase, self._done, self._told, self._total = phase, 0, -1, total
         self._tell("started", total=total)
 
     def advanced(self, done: int, total: int) -> None:
+        """So much is done."""
         self._done, self._total = done, total
         now = time.monotonic()
         if done >= total or now - self._last >= EVERY:
@@ -92,9 +99,11 @@ class JsonLines(Progress):
             self._count()
 
     def note(self, text: str) -> None:
+        """Something has happened."""
         self._tell("note", text=text)
 
     def finished(self) -> None:
+        """The phase has ended."""
         self._count()
         self._tell("finished", done=self._done, total=self._total)
 

@@ -16,8 +16,11 @@ from casstore.errors import BuildInterrupted, CasstoreError
 COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("casstore.cli.build", "Encode what is new or changed in folders of files."),
     "db": ("casstore.cli.db", "Look after the index itself: upgrade, restore, copy."),
+    "explain": ("casstore.cli.explain", "Tell why a file is served or isn't, field by field."),
     "gc": ("casstore.cli.upkeep", "Remove what nobody refers to any more (a dry run without --yes)."),
     "init": ("casstore.cli.init", "Make a store."),
+    "ls": ("casstore.cli.ls", "List what is stored."),
+    "missing": ("casstore.cli.missing", "Tell what files of a folder lack, or what has failed."),
     "recipes": ("casstore.cli.recipes", "List, show, compare and retire what tensors were made with."),
     "repack": ("casstore.cli.upkeep", "Change how objects are stored: compressed, or raw for mapping."),
     "roots": ("casstore.cli.roots", "List, move and confirm the dataset folders that the store knows."),

@@ -8,11 +8,19 @@ from typing import Literal, get_args
 import click
 
 from casstore.cli import build_output as output
-from casstore.cli.build_options import find_inputs, params_from, resolutions_from, scanning_from
+from casstore.cli.build_options import (
+    devices_from,
+    find_inputs,
+    params_from,
+    progress_from,
+    resolutions_from,
+    scanning_from,
+)
+from casstore.cli.build_procs import build_in_processes
 from casstore.cli.common import open_store, with_store
 from casstore.cli.output import counted, note, seconds
 from casstore.encoders.load import load_encoder
-from casstore.errors import BuildInterrupted
+from casstore.errors import BuildStopped
 from casstore.identity.buckets import Method
 
 
@@ -44,6 +52,13 @@ from casstore.identity.buckets import Method
 @click.option("--rehash", is_flag=True, help="Read every file again, whatever its size and times say.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, help="Items per encoder call.")
 @click.option("--workers", type=click.IntRange(min=1), help="Decode threads; else one per core.")
+@click.option(
+    "--procs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that build together."
+)
+@click.option(
+    "--devices", metavar="A,B", help="A process for each, which finds its own in CASSTORE_DEVICE: cuda:0,cuda:1"
+)
+@click.option("--progress", type=click.Choice(["bar", "json", "none"]), help="On stderr; else a bar on a terminal.")
 @click.option("--on-error", type=click.Choice(["skip", "raise"]), default="skip", show_default=True)
 @click.option("--retry", is_flag=True, help="Also try pictures again that couldn't be decoded before.")
 def build_command(
@@ -67,6 +82,9 @@ def build_command(
     rehash: bool,
     batch_size: int,
     workers: int | None,
+    procs: int,
+    devices: str | None,
+    progress: Literal["bar", "json", "none"] | None,
     on_error: Literal["skip", "raise"],
     retry: bool,
 ) -> int:
@@ -101,11 +119,22 @@ def build_command(
             what = counted(len(inputs), "row" if roles else "file")
             note(f"scan     {what}{output.found_by(scanned)} in {seconds(time.monotonic() - started)}")
             note(f"plan     {output.planned_by(plan, retry=retry)}")
+        showing = progress_from(progress)
+        places = devices_from(devices, procs)
         try:
-            report = store.build(
-                plan, loaded, batch_size=batch_size, workers=workers, on_error=on_error, retry_failed=retry
-            )
-        except BuildInterrupted as error:
+            if (plan.missing if retry else plan.to_encode) and (procs > 1 or places):
+                report = build_in_processes(store, plan, len(places) or procs, places, showing)
+            else:
+                report = store.build(
+                    plan,
+                    loaded,
+                    batch_size=batch_size,
+                    workers=workers,
+                    on_error=on_error,
+                    retry_failed=retry,
+                    progress=showing,
+                )
+        except BuildStopped as error:
             if error.report is not None:
                 output.show(plan, error.report, time.monotonic() - started, as_json=as_json)
             raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from casstore.build.progress import phase, progress_of
+from casstore.build.progress import JsonLines, Progress, phase, progress_of
 from casstore.encoders.load import load_function
 from casstore.errors import UsageError
 from casstore.identity import resolutions
@@ -37,6 +38,8 @@ def resolutions_from(given: Sequence[str], method: Method | None, *, upscale: bo
         UsageError: something can't be meant, or there is no area that the method could be for.
     """
     wanted = [part.strip() for text in given for part in text.split(",")]
+    if len(wanted) > 1 and "" in wanted:
+        raise UsageError(f"--resolution {','.join(given)!r}: between two commas a resolution is missing")
     areas = [int(part) for part in wanted if re.fullmatch("[0-9]{1,7}", part)]
     if (method is not None or not upscale) and not areas:
         option = "--no-upscale" if method is None else f"--buckets {method}"
@@ -127,3 +130,22 @@ def find_inputs(
     reader = {"reader": scanning["reader"]} if "reader" in scanning else {}
     rows += [store.inputs(table, **reader) for table in tables]
     return rows[0] if len(rows) == 1 else Inputs([row for part in rows for row in part]), report
+
+
+def devices_from(text: str | None, procs: int) -> list[str]:
+    """The devices of --devices; each has a process of its own.
+
+    Raises:
+        UsageError: there are others than processes.
+    """
+    found = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(found) or (found and procs not in (1, len(found))):
+        raise UsageError(f"--devices {text!r}: name one for each process, such as cuda:0,cuda:1, and leave --procs out")
+    return found
+
+
+def progress_from(choice: str | None) -> Progress:
+    """What --progress says."""
+    if choice == "json":
+        return JsonLines(sys.stderr)
+    return progress_of({"bar": True, "none": False}.get(choice or ""))

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # whatever the locale
 SHOWN = 10  # findings that people see; --json has all
 
 
@@ -67,6 +68,18 @@ def ago(milliseconds: int) -> str:
         if seconds < limit:
             return counted(round(seconds / length), unit) + " ago"
     return counted(round(seconds / 604800), "week") + " ago"
+
+
+def clock(milliseconds: int) -> str:
+    """A time (ms UTC) as a clock and a calendar here show it: 3 Nov 10:02."""
+    then, now = time.localtime(milliseconds / 1000), time.localtime()
+    day = f"{then.tm_mday} {MONTHS[then.tm_mon - 1]}"
+    return f"{day} {then.tm_hour:02}:{then.tm_min:02}" if then.tm_year == now.tm_year else f"{day} {then.tm_year}"
+
+
+def cut(text: str, length: int = 48) -> str:
+    """A text that is no longer than this many characters; what is left out is marked."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def seconds(value: float) -> str:

@@ -18,8 +18,8 @@ from casstore.cli.output import counted, emit, note, say, table
 def sql_command(query: str, place: str | None, as_json: bool, limit: int | None, seconds: float | None) -> None:
     """Run one SELECT over the index.
 
-    The views v_sources, v_variants, v_objects, v_tensors, v_usage and v_runs keep their columns from version to
-    version.
+    The views v_sources, v_variants, v_objects, v_tensors, v_usage, v_missing and v_runs keep their columns from version
+    to version.
     """
     with open_store(place) as store:
         started = time.monotonic()

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, get_args
 
+from casstore.core.gathering import Commit, Gathering, Stager
 from casstore.core.handle import Handle
-from casstore.core.put import (
-    GROUP_BYTES,
-    GROUP_OBJECTS,
-    GROUP_SECONDS,
-    Group,
-    OnConflict,
-    Outcome,
-    PutItem,
-    PutReport,
-)
+from casstore.core.put import GROUP_BYTES, GROUP_OBJECTS, GROUP_SECONDS, OnConflict, Outcome, PutItem
 from casstore.core.results import check_result
 from casstore.errors import ConflictError, UsageError
 from casstore.identity.keys import Key
@@ -31,9 +22,10 @@ _log = logging.getLogger(__name__)
 class Batch:
     """Puts in groups: committed when 64 results, 32 MiB or one second have gathered, and at the end.
 
-    A group is committed in the background while the next one gathers, so a put is neither durable nor seen by `get`
-    before that has ended; `flush` waits for it. A kill costs two groups at most. Leaving the `with` block commits,
-    also when an exception ends it: what was computed isn't thrown away.
+    A put only checks and copies. What has gathered is encoded and written in the background, and the group before is
+    committed meanwhile, so a put is neither durable nor seen by `get` before that has ended; `flush` waits for it. A
+    kill costs two groups at most. Leaving the `with` block commits, also when an exception ends it: what was computed
+    isn't thrown away.
 
     Args:
         handle: the open store.
@@ -41,6 +33,8 @@ class Batch:
         on_commit: called after each commit with its results and their outcomes.
         on_conflict: what becomes of another result under a key that is served; see `Store.batch`.
     """
+
+    _stager: Stager | None = None
 
     def __init__(
         self,
@@ -57,10 +51,8 @@ class Batch:
         self._on_commit = on_commit
         self._on_conflict = on_conflict
         self._pid = os.getpid()
-        self._items: list[PutItem] = []
-        self._pending: _Commit | None = None
-        self._bytes = 0
-        self._since = 0.0
+        self._gathering = self._new_gathering()
+        self._pending: Commit | None = None
         self._ended = False
         self.stored_bytes = 0
         """Bytes of objects that this batch added on disk."""
@@ -88,18 +80,19 @@ class Batch:
         self.add(PutItem(key, check_result(key, tensors, values, allow_nonfinite=allow_nonfinite)))
 
     def add(self, item: PutItem) -> None:
-        """Add a checked result."""
+        """Add a checked result. Where an error is raised it is kept all the same, with the others; see `flush`."""
         if self._ended:
             raise UsageError("this batch has ended with its `with` block; begin another one for further puts")
         self._leave_parent()
-        if not self._items:
+        gathering = self._gathering
+        if not gathering.items:
             self._handle.check_writable()  # now, not when much has been computed
-            self._since = time.monotonic()
-        self._items.append(item)
-        self._bytes += item.result.nbytes
-        late = time.monotonic() - self._since >= GROUP_SECONDS
-        if len(self._items) >= GROUP_OBJECTS or self._bytes >= GROUP_BYTES or late:
+        gathering.add([item])
+        late = time.monotonic() - gathering.since >= GROUP_SECONDS
+        if len(gathering.items) >= GROUP_OBJECTS or gathering.nbytes >= GROUP_BYTES or late or gathering.error:
             self._begin_commit()
+        elif gathering.due:
+            gathering.call(self._ready_stager())
 
     def flush(self) -> None:
         """Commit what has gathered; when it returns everything that was put is stored.
@@ -109,37 +102,39 @@ class Batch:
                 flush tries again.
         """
         self._leave_parent()
-        if self._items:
-            self._begin_commit()
-        self._await_commit()
+        try:
+            if self._gathering.items:
+                self._begin_commit()
+            self._await_commit()
+        except ConflictError:
+            self.flush()  # it tells of a group that is stored; the one behind it hasn't been yet
+            raise
+        self._end_stager()
+
+    # What follows changes the batch only when it has waited, so that an interrupt of the waiting leaves it as it was.
 
     def _begin_commit(self) -> None:
-        """Write what has gathered into tmp/ while the group before is being committed, then have it committed too."""
-        items = tuple(self._items)
-        try:
-            group = Group(self._handle, items, self._run_id, self._on_conflict)
-            group.stage()
-        except BaseException:
-            self._await_commit()  # nothing goes on behind the back of whoever hears of the error
-            raise
-        try:
-            self._await_commit()
-        except BaseException:
-            group.abandon()
-            raise
-        self._pending = _Commit(group, items)
-        self._items, self._bytes = [], 0
+        """Have what has gathered committed, once the group before is; it is staged meanwhile."""
+        gathering, stager = self._gathering, self._ready_stager()
+        gathering.call(stager)
+        self._await_commit()
+        if gathering.error is not None:
+            self._take_back()
+            raise gathering.error
+        commit = Commit(gathering)
+        self._pending, self._gathering = commit, self._new_gathering()
+        commit.begin(stager)
 
     def _await_commit(self) -> None:
         pending = self._pending
         if pending is None:
             return
+        pending.begin(self._ready_stager())  # an interrupt may have come between
         pending.join()
-        self._pending = None
         if pending.error is not None:
-            self._items[:0] = pending.items  # a later flush tries again
-            self._bytes += sum(item.result.nbytes for item in pending.items)
+            self._take_back(pending.items)
             raise pending.error
+        self._pending = None
         assert pending.report is not None
         self.stored_bytes += pending.report.stored_bytes
         if self._on_commit is not None:
@@ -168,10 +163,35 @@ class Batch:
                 recipe.name,
             )
 
+    def _take_back(self, items: Sequence[PutItem] = ()) -> None:
+        """After an error: `items`, and what has gathered, are as if they had just been put; a later flush tries again.
+        Nothing goes on behind the back of whoever hears of the error, and nothing is left in tmp/."""
+        self._end_stager()
+        gathering = self._new_gathering()
+        gathering.add([*items, *self._gathering.items])
+        self._pending, self._gathering = None, gathering
+
+    def _new_gathering(self) -> Gathering:
+        return Gathering(self._handle, self._run_id, self._on_conflict)
+
+    def _ready_stager(self) -> Stager:
+        if self._stager is not None and self._stager.ended:
+            self._end_stager()  # the waiting for its end was interrupted
+        if self._stager is None:
+            self._stager = Stager()
+        return self._stager
+
+    def _end_stager(self) -> None:
+        if self._stager is not None:
+            if not self._stager.ended:
+                self._stager.end(self._gathering.give_up)
+            self._stager.join()
+            self._stager = None
+
     def _leave_parent(self) -> None:
         """In a forked child, what was put before the fork is the parent's to commit."""
         if self._pid != os.getpid():
-            self._pid, self._items, self._bytes, self._pending = os.getpid(), [], 0, None
+            self._pid, self._gathering, self._pending, self._stager = os.getpid(), self._new_gathering(), None, None
 
     @property
     def ended(self) -> bool:
@@ -187,20 +207,6 @@ class Batch:
         self._ended = True
         self.flush()
 
-
-class _Commit(threading.Thread):
-    """The commit of a staged group, on its way. The disk is waited for here, so that the encoder needn't."""
-
-    def __init__(self, group: Group, items: Sequence[PutItem]) -> None:
-        super().__init__(name="casstore-commit")
-        self._group = group
-        self.items = items
-        self.report: PutReport | None = None
-        self.error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.report = self._group.commit()
-        except BaseException as error:
-            self.error = error
+    def __del__(self) -> None:
+        if self._stager is not None and self._pid == os.getpid():
+            self._stager.end(self._gathering.give_up)  # nobody will ever commit it

@@ -118,45 +118,54 @@ def put_group(
     """
     if not items:
         return PutReport((), 0)
-    group = Group(handle, items, run_id, on_conflict)
-    group.stage()
+    group = Group(handle, run_id, on_conflict)
+    group.stage(items)
     return group.commit()
 
 
 class Group:
-    """A group of results on its way: `stage` and then `commit`, which may run in another thread.
+    """A group of results on its way: `stage` once or more often, then `commit`, each by whatever thread.
 
     Args: see `put_group`.
     """
 
-    def __init__(
-        self, handle: Handle, items: Sequence[PutItem], run_id: int | None = None, on_conflict: OnConflict = "keep"
-    ) -> None:
+    def __init__(self, handle: Handle, run_id: int | None = None, on_conflict: OnConflict = "keep") -> None:
         handle.check_writable()
         self._handle = handle
-        self._items = items
+        self._items: list[PutItem] = []
         self._run_id = run_id
         self._on_conflict = on_conflict
-        default = handle.default_codec()
+        self._default = handle.default_codec()
         self._payloads: dict[bytes, tuple[Payload, Codec]] = {}
-        for item in items:
-            for part in item.result.parts:
-                digest = part.payload.digest
-                self._payloads.setdefault(digest, (part.payload, item.key.recipe.codec or default))
-        present = _present(handle, [payload for payload, _ in self._payloads.values()])
-        self._missing = [digest for digest in self._payloads if digest not in present]
+        self._missing: list[bytes] = []
         self._temps: dict[bytes, Temp] = {}
         self._flusher: Flusher | None = None
 
-    def stage(self) -> None:
-        """Step 2: write what is missing into tmp/."""
-        self._flusher = self._handle.open_for_flush()
+    def stage(self, items: Sequence[PutItem]) -> None:
+        """Steps 1 and 2 for more results; after an error nothing of the group is in tmp/."""
+        new: dict[bytes, tuple[Payload, Codec]] = {}
+        for item in items:
+            for part in item.result.parts:
+                digest = part.payload.digest
+                if digest not in self._payloads:
+                    new.setdefault(digest, (part.payload, item.key.recipe.codec or self._default))
         try:
-            for digest in self._missing:
-                self._temps[digest] = stage(self._handle, *self._payloads[digest])
+            present = _present(self._handle, [payload for payload, _ in new.values()])
+            self._items += items
+            self._payloads |= new
+            self._missing += [digest for digest in new if digest not in present]
+            self._write()
         except BaseException:
             self.abandon()
             raise
+
+    def _write(self) -> None:
+        """Step 2: write what is missing into tmp/, unless it is there."""
+        if self._flusher is None:
+            self._flusher = self._handle.open_for_flush()
+        for digest in self._missing:
+            if digest not in self._temps:
+                self._temps[digest] = stage(self._handle, *self._payloads[digest])
 
     def commit(self) -> PutReport:
         """Steps 3 to 8; back to step 2 where what was staged isn't enough."""
@@ -164,7 +173,7 @@ class Group:
         while True:
             try:
                 if self._flusher is None:
-                    self.stage()
+                    self._write()
                 return self._commit()
             except _StageMore as more:
                 self._missing.append(more.digest)
@@ -209,8 +218,9 @@ class Group:
                     continue
                 taken.add(item.key.digest)
                 needed.update(digests := [part.payload.digest for part in item.result.parts])
-                as_was = row is not None and row.sound and row.values == item.result.values
-                if as_was and row is not None and [part.object_digest for part in row.parts] == digests:
+                heals = item.kept is None and self._on_conflict != "replace"
+                same = row is not None and row.sound and (heals or row.values == item.result.values)
+                if same and row is not None and [part.object_digest for part in row.parts] == digests:
                     continue  # the same objects heal, and with them everybody who refers to them
                 extends = row is not None and item.kept is not None and bool(item.kept.parts)
                 if row is not None and not extends:

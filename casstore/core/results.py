@@ -102,8 +102,8 @@ def check_result(
     except UsageError as error:
         raise EncoderError(str(error)) from error
     if not allow_nonfinite:
-        for name, tensor in tensors.items():
-            check_finite(name, tensor)
+        for payload in payloads.values():
+            check_finite(payload)
     parts: list[ResultPart] = []
     for inputs, payload in payloads.items():
         stamp = {

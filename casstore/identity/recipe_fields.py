@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,6 +45,17 @@ def decode_of(recipe: str, decode: Any) -> Decode:
             f"{_at(recipe, 'decode')} is of type {type(decode).__name__}; write casstore.Decode(orientation='ignore')"
         )
     return decode
+
+
+def known_decode(spec: Any) -> Decode:
+    """The rules whose spec is in a recipe; those that this casstore doesn't know stay at their default."""
+    found = DEFAULT
+    for name, value in spec.items() if isinstance(spec, Mapping) else ():
+        try:
+            found = dataclasses.replace(found, **{name: value})
+        except (TypeError, UsageError):
+            continue
+    return found
 
 
 def namespace_of(recipe: str, namespace: Any) -> str | None:

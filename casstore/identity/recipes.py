@@ -11,7 +11,7 @@ from casstore.errors import IdentityMismatchError, UsageError
 from casstore.identity import recipe_fields as checked
 from casstore.identity.canonical import canonical
 from casstore.identity.decoding import Decode
-from casstore.identity.digests import RECIPE_CONTEXT, json_digest
+from casstore.identity.digests import RECIPE_CONTEXT, canonical_digest, json_digest
 from casstore.model import Codec
 
 SHOWN = 60  # characters of a field's value that people see
@@ -157,6 +157,22 @@ class Recipe:
             canonical(value, f"recipe {name!r}: field {key!r}")
         self.spec = canonical(binding, f"recipe {name!r}")
         self.digest = json_digest(RECIPE_CONTEXT, binding)
+
+    @classmethod
+    def known(cls, spec: str) -> Recipe:
+        """A recipe of which only the binding fields are known, as a store keeps it: for keys, not for encoding.
+
+        Args:
+            spec: `Recipe.spec`.
+
+        Raises:
+            UsageError: it isn't the spec of a recipe.
+        """
+        fields = spec_fields(spec)
+        recipe = cls(str(fields.get("name") or "?"), batch=fields.get("batch"), weights=fields.get("weights"))
+        recipe.seed, recipe.decode = fields.get("seed"), checked.known_decode(fields.get("decode"))
+        recipe.spec, recipe.digest = spec, canonical_digest(RECIPE_CONTEXT, spec)
+        return recipe
 
     def stride_of(self, tensor: str) -> int | None:
         """The stride declared for a tensor name, or None if it isn't to be checked."""

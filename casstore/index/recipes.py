@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, null, select, update
 
@@ -76,6 +77,93 @@ def list_recipes(connection: Connection) -> list[RecipeInfo]:
     ]
 
 
+class RecipeRow(NamedTuple):
+    """A recipe as the index has it, without what it takes; `digest` in hex."""
+
+    id: int
+    name: str
+    namespace: str | None
+    digest: str
+    spec: str
+    retired: bool
+
+    @property
+    def title(self) -> str:
+        """How people see and may name it."""
+        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
+
+
+def known_recipes(connection: Connection) -> list[RecipeRow]:
+    """All recipes that are what their digest says, the one that was first used last first."""
+    columns = (recipes.c.id, recipes.c.name, recipes.c.namespace, recipes.c.digest, recipes.c.spec)
+    query = select(*columns, recipes.c.retired_at.is_not(None)).order_by(
+        recipes.c.created_at.desc(), recipes.c.id.desc()
+    )
+    return [
+        RecipeRow(id_, name, namespace, digest.hex(), spec, retired)
+        for id_, name, namespace, digest, spec, retired in connection.execute(query)
+        if canonical_digest(RECIPE_CONTEXT, spec) == digest  # else a bit of it has flipped
+    ]
+
+
+def is_named(recipe: RecipeRow | RecipeInfo, named: str) -> bool:
+    """Whether a person can mean this recipe: by its name, alone or behind its namespace, or by its digest's start."""
+    if named in (recipe.name, recipe.title):
+        return True
+    given = named.lower()
+    return re.fullmatch(f"[0-9a-f]{{{PREFIX},64}}", given) is not None and recipe.digest.startswith(given)
+
+
+def all_meant(found: Sequence[RecipeRow], named: str | Recipe | None) -> list[RecipeRow]:
+    """All recipes that are meant: those of a name or digest, or the recipe itself; None: all that there are.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if named is None:
+        return list(found)
+    if isinstance(named, Recipe):
+        meant = [recipe for recipe in found if recipe.digest == named.digest.hex()]
+    else:
+        meant = [recipe for recipe in found if is_named(recipe, named)]
+    if not meant:
+        raise UsageError(no_recipe(named))
+    return meant
+
+
+def no_recipe(named: str | Recipe) -> str:
+    """What to say where there is no such recipe."""
+    told = f"{named.name} ({short(named.digest)})" if isinstance(named, Recipe) else repr(named)
+    return f"there is no recipe {told} in this store; casstore recipes ls lists those that there are"
+
+
+def newest_meant(found: Sequence[RecipeRow], named: str) -> RecipeRow:
+    """The newest of the recipes of a name that isn't retired (or the newest, if all are), or the only one of a digest.
+
+    Args:
+        found: from `known_recipes`.
+        named: its name (alone or behind its namespace), or four or more hex digits of its digest.
+
+    Raises:
+        UsageError: there is none, or several digests begin like that.
+    """
+    meant = all_meant(found, named)
+    by_name = [recipe for recipe in meant if named in (recipe.name, recipe.title)]
+    if not by_name and len(meant) > 1:
+        told = ", ".join(f"{recipe.digest[:12]} ({recipe.title})" for recipe in meant[:CANDIDATES])
+        raise UsageError(f"{named!r} could be any of {len(meant)} recipes; give more of the digest: {told}")
+    return next((recipe for recipe in by_name or meant if not recipe.retired), meant[0])
+
+
+def newest_each(found: Sequence[RecipeRow]) -> list[RecipeRow]:
+    """The newest of each name that isn't retired; the newest, if all of its name are."""
+    newest: dict[str, RecipeRow] = {}
+    for recipe in found:
+        if recipe.name not in newest or (newest[recipe.name].retired and not recipe.retired):
+            newest[recipe.name] = recipe
+    return list(newest.values())
+
+
 def the_recipe(found: Sequence[RecipeInfo], named: str | Recipe) -> RecipeInfo:
     """The one of these recipes that is meant.
 
@@ -89,23 +177,17 @@ def the_recipe(found: Sequence[RecipeInfo], named: str | Recipe) -> RecipeInfo:
     """
     if isinstance(named, Recipe):
         meant = [recipe for recipe in found if recipe.digest == named.digest.hex()]
-        told = f"{named.name} ({short(named.digest)})"
     else:
-        given = named.lower()
-        whole = re.fullmatch(f"[0-9a-f]{{{PREFIX},64}}", given) is not None
-        meant = [
-            recipe
-            for recipe in found
-            if named in (recipe.name, recipe.title) or (whole and recipe.digest.startswith(given))
-        ]
-        told = repr(named)
+        meant = [recipe for recipe in found if is_named(recipe, named)]
     if len(meant) == 1:
         return meant[0]
     if not meant:
-        raise UsageError(f"there is no recipe {told} in this store; casstore recipes ls lists those that there are")
+        raise UsageError(no_recipe(named))
     lines = [f"{recipe.digest[:12]} ({recipe.title}, {recipe.variants:,} variants)" for recipe in meant[:CANDIDATES]]
     more = f", and {len(meant) - CANDIDATES} more" if len(meant) > CANDIDATES else ""
-    raise UsageError(f"{told} could be any of {len(meant)} recipes; name one by its digest: {', '.join(lines)}{more}")
+    raise UsageError(
+        f"{named!r} could be any of {len(meant)} recipes; name one by its digest: {', '.join(lines)}{more}"
+    )
 
 
 def set_retired(connection: Connection, recipe: RecipeInfo, *, retired: bool) -> int | None:

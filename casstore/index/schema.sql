@@ -303,6 +303,20 @@ CREATE VIEW v_usage AS SELECT r.name, r.namespace, lower(hex(r.digest)) AS diges
        strftime('%Y-%m-%dT%H:%M:%SZ', r.created_at / 1000, 'unixepoch') AS created_at,
        strftime('%Y-%m-%dT%H:%M:%SZ', r.retired_at / 1000, 'unixepoch') AS retired_at
   FROM recipes r;
+CREATE VIEW v_missing AS SELECT CASE h.kind WHEN 'text' THEN NULL
+            ELSE (SELECT path FROM v_sources s WHERE s.hash_id = f.hash_id ORDER BY s.missing_since IS NOT NULL, path
+                  LIMIT 1) END AS path,
+       r.name AS recipe,
+       f.resolution, f.variation,
+       f.error_type, f.message, f.attempts,
+       strftime('%Y-%m-%dT%H:%M:%SZ', f.last_at / 1000, 'unixepoch') AS last_at,
+       f.params,
+       (SELECT text FROM texts WHERE hash_id = f.hash_id) AS text,
+       h.kind, lower(hex(h.digest)) AS content,
+       lower(hex(r.digest)) AS recipe_digest
+  FROM failures f
+  JOIN hashes h ON h.id = f.hash_id
+  JOIN recipes r ON r.id = f.recipe_id;
 CREATE VIEW v_runs AS SELECT id AS run, kind,
        strftime('%Y-%m-%dT%H:%M:%SZ', started_at / 1000, 'unixepoch') AS started_at,
        strftime('%Y-%m-%dT%H:%M:%SZ', finished_at / 1000, 'unixepoch') AS finished_at,

@@ -215,6 +215,9 @@ def _query(*, of_all: bool = False) -> Select[Any]:
 _by_content = ByDigest(lambda digests: _query().where(hashes.c.digest.in_(digests)))
 
 
+_by_id = ByDigest(lambda ids: _query(of_all=True).where(variants.c.id.in_(ids)), Integer)
+
+
 def find_variants(connection: AnyConnection, keys: Sequence[Key]) -> dict[bytes, VariantRow]:
     """{key digest: row} of those of the keys that are stored."""
     wanted = {identity(key): key.digest for key in keys}
@@ -225,6 +228,11 @@ def find_variants(connection: AnyConnection, keys: Sequence[Key]) -> dict[bytes,
 def variants_of(connection: AnyConnection, contents: Sequence[bytes]) -> list[tuple[Identity, VariantRow]]:
     """All variants of these contents."""
     return list(_collect(_by_content.rows(connection, contents))) if contents else []
+
+
+def variants_by_id(connection: AnyConnection, ids: Sequence[int]) -> list[tuple[Identity, VariantRow]]:
+    """Variants by their row ids, in no order."""
+    return list(_collect(_by_id.rows(connection, ids))) if ids else []
 
 
 def variants_after(connection: Connection, id_: int, limit: int) -> list[tuple[Identity, VariantRow]]:

@@ -98,6 +98,22 @@ SELECT r.name, r.namespace, lower(hex(r.digest)) AS digest,
        {_iso("r.retired_at")} AS retired_at
   FROM recipes r
 """,
+    "v_missing": f"""
+SELECT CASE h.kind WHEN 'text' THEN NULL
+            ELSE (SELECT path FROM v_sources s WHERE s.hash_id = f.hash_id ORDER BY s.missing_since IS NOT NULL, path
+                  LIMIT 1) END AS path,
+       r.name AS recipe,
+       f.resolution, f.variation,
+       f.error_type, f.message, f.attempts,
+       {_iso("f.last_at")} AS last_at,
+       f.params,
+       (SELECT text FROM texts WHERE hash_id = f.hash_id) AS text,
+       h.kind, lower(hex(h.digest)) AS content,
+       lower(hex(r.digest)) AS recipe_digest
+  FROM failures f
+  JOIN hashes h ON h.id = f.hash_id
+  JOIN recipes r ON r.id = f.recipe_id
+""",
     "v_runs": f"""
 SELECT id AS run, kind,
        {_iso("started_at")} AS started_at,

@@ -159,6 +159,18 @@ def _read(path: str, reader: str) -> _Read:
         return _Read(content, error=f"{path} {error}")
 
 
+def texts_now(path: str, reader: str) -> tuple[Content, ...]:
+    """What a reader makes of a file as it is now; nothing is noted.
+
+    Raises:
+        CasstoreError: it can't be read.
+    """
+    read = _read(path, check_reader(reader))
+    if read.error is not None:
+        raise TextError(read.error)
+    return read.texts
+
+
 def _bytes(path: str) -> bytes:
     with Opened(path) as file:
         return file.read()

@@ -124,7 +124,7 @@ class Scan(Inputs):
     def _rows_of(self, folder: Folder) -> Sequence[Row]:
         files = self._files_in(folder)
         # The bytes of UTF-8 are in the order of the code points, but for those that stand for anything else.
-        keys = files.places if all(map(_is_utf8, files.places)) else [os.fsencode(place) for place in files.places]
+        keys = files.places if all(map(_is_utf8, files.places)) else [_bytes(place) for place in files.places]
         order = array("i", sorted(range(len(files)), key=keys.__getitem__))
         above = folder.root.rstrip("/") + "/"
         if not self._links:
@@ -170,6 +170,11 @@ class Scan(Inputs):
 
 def _is_utf8(path: str) -> bool:
     return path.isascii() or not any("\udc80" <= character <= "\udcff" for character in path)
+
+
+def _bytes(path: str) -> bytes:
+    """A path's bytes, whatever the locale (os.fsencode goes by it)."""
+    return path.encode("utf-8", "surrogateescape")
 
 
 def _file(files: Files, number: int, folder: Folder) -> File:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from casstore.errors import StoreOutdatedError
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Recipe
+from casstore.store.asking import Asking
 from casstore.store.building import Building
 from casstore.store.reading import Path, Reading
 from casstore.store.recipes import Recipes
@@ -58,7 +59,7 @@ def open(
     )
 
 
-class Store(Building, Reading, Recipes, Training):
+class Store(Building, Reading, Recipes, Asking, Training):
     """An open store. Close it, or use it in a `with` statement; threads may share it."""
 
     def __init__(

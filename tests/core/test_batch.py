@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,11 +18,14 @@ from core.helpers import RAW, child, expect, failing, get, handle_of, in_child, 
 from kit import object_files
 
 import casstore
+from casstore import fsio
 from casstore.core import batch as batches
+from casstore.core import gathering, publish
 from casstore.core import put as putting
 from casstore.core.batch import Batch
+from casstore.core.handle import Handle
 from casstore.core.put import Group
-from casstore.errors import NoSpaceError, StoreIOError
+from casstore.errors import ConflictError, NoSpaceError, StoreIOError
 
 PATIENCE = 60.0  # seconds; what takes longer has failed
 NAMES = "abcdef"
@@ -56,6 +60,20 @@ class Held:
         self._real(*arguments)
 
 
+def stagers() -> list[gathering.Stager]:
+    """The staging threads that live."""
+    return [thread for thread in threading.enumerate() if isinstance(thread, gathering.Stager)]
+
+
+def await_stager() -> gathering.Stager:
+    """The only staging thread, when it has done all that it was called for."""
+    (stager,) = stagers()
+    done = threading.Event()
+    stager.do(done.set)
+    assert done.wait(PATIENCE)
+    return stager
+
+
 def missing(store: casstore.Store, names: str) -> str:
     """Those of the names that aren't served with their own result."""
     return "".join(name for name in names if get(store, name) != expect(name))
@@ -67,37 +85,127 @@ def missing(store: casstore.Store, names: str) -> str:
 def test_the_next_group_is_written_while_one_is_being_committed(
     store: casstore.Store, groups_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that ends only when the next group has been staged does end, and the commits come one after another."""
+    """A commit that ends only when the next group has been written does end, and the commits come one after another."""
     groups_of(2)
     steps: list[str] = []
-    staged, number = threading.Event(), {}
-    real_stage, real_commit = Group.stage, Group.commit
+    written, numbers = threading.Event(), iter(range(len(NAMES)))
+    real_write, real_commit = fsio.write_new, Group.commit
 
-    def stage(group: Group) -> None:
-        number[group] = len(number)
-        real_stage(group)
-        steps.append(f"staged {number[group]}")
-        if number[group] == 1:
-            staged.set()
+    def write(*arguments: Any) -> int:
+        nbytes = real_write(*arguments)
+        steps.append("written")
+        if steps.count("written") == 4:
+            written.set()
+        return nbytes
 
     def commit(group: Group) -> Any:
         assert threading.current_thread() is not threading.main_thread()
-        steps.append(f"commit {number[group]}")
-        if number[group] == 0:
-            assert staged.wait(PATIENCE), "the second group was never staged"
+        number = next(numbers)
+        steps.append(f"commit {number}")
+        if number == 0:
+            assert written.wait(PATIENCE), "the second group was never written"
         found = real_commit(group)
-        steps.append(f"committed {number[group]}")
+        steps.append(f"committed {number}")
         return found
 
-    monkeypatch.setattr(Group, "stage", stage)
+    monkeypatch.setattr(fsio, "write_new", write)
     monkeypatch.setattr(Group, "commit", commit)
     with store.batch() as batch:
         for name in NAMES:
             batch.put(key(name), result(name))
-    commits = [step for step in steps if step.startswith("commit")]
-    assert commits == [f"{what} {n}" for n in range(3) for what in ("commit", "committed")]
-    assert steps.index("staged 1") < steps.index("committed 0")
+    assert [step for step in steps if step != "written"] == [
+        f"{what} {n}" for n in range(3) for what in ("commit", "committed")
+    ]
+    assert steps[: steps.index("committed 0")].count("written") >= 4
     assert missing(store, NAMES) == ""
+
+
+def test_at_most_two_groups_are_on_their_way(
+    store: casstore.Store, groups_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a commit lasts another group gathers, and no more: the put that fills it waits for the commit."""
+    groups_of(2)
+    held = Held(monkeypatch)
+    waited: list[str] = []
+    batch = store.batch()
+    real_join = gathering.Commit.join
+
+    def join(commit: gathering.Commit) -> None:
+        waited.append(name)
+        held.go.set()
+        real_join(commit)
+
+    monkeypatch.setattr(gathering.Commit, "join", join)
+    for name in NAMES[:4]:
+        batch.put(key(name), result(name))
+    assert waited == ["d"]
+    assert missing(store, "ab") == ""
+    batch.flush()
+    assert missing(store, NAMES[:4]) == ""
+
+
+def test_results_are_written_as_they_come_by_one_other_thread(
+    full: casstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight results are written before anybody asks for a commit; the one who puts opens, reads and writes nothing,
+    and each group has its flusher before its first temp, and asks which objects are there a few times only."""
+    steps: list[str] = []
+    threads: set[threading.Thread] = set()
+    eight = threading.Event()
+
+    def watch(place: Any, name: str) -> None:
+        real = getattr(place, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if threading.current_thread().name != "casstore-commit":
+                threads.add(threading.current_thread())
+            found = real(*arguments, **options)
+            steps.append(name)
+            if steps.count("write_new") == 8:
+                eight.set()
+            return found
+
+        monkeypatch.setattr(place, name, call)
+
+    for place, name in ((Handle, "open_for_flush"), (fsio, "write_new"), (publish, "encode"), (putting, "_present")):
+        watch(place, name)
+    with full.batch() as batch:
+        for number in range(8):
+            batch.put(key(str(number)), result(str(number)))
+        assert eight.wait(PATIENCE), "they were never written"
+        assert full.status().objects == 0
+        batch.put(key("last of the group"), result("last of the group"))
+        batch.flush()
+        for number in range(8, 80):
+            batch.put(key(str(number)), result(str(number)))
+    assert [step for step in steps if step in ("_present", "open_for_flush", "write_new")][:3] == [
+        "_present",
+        "open_for_flush",
+        "write_new",
+    ]
+    groups = "".join({"open_for_flush": "|", "write_new": "w"}.get(step, "") for step in steps).split("|")
+    assert [len(group) for group in groups] == [0, 9, 64, 8]
+    assert steps.count("_present") <= 2 + 8 + 1
+    assert {thread.name for thread in threads} == {"casstore-stage"}
+    assert len(threads) == 2, "one until the flush, one after it"
+
+
+def test_a_batch_leaves_no_thread(store: casstore.Store) -> None:
+    """A flush ends the threads; one batch that is thrown away with results in it ends its thread, and its temps go."""
+    batch = Batch(handle_of(store))
+    for number in range(gathering.RUN_OBJECTS):
+        batch.put(key(str(number)), result(str(number)))
+    (stager,) = stagers()
+    batch.flush()
+    assert not stager.is_alive()
+    for number in range(gathering.RUN_OBJECTS):
+        batch.put(key(f"lost {number}"), result(f"lost {number}"))
+    stager = await_stager()
+    assert len(temps(store)) == gathering.RUN_OBJECTS
+    del batch
+    stager.join(PATIENCE)
+    assert (stager.is_alive(), temps(store)) == (False, [])
+    assert store.status().variants == gathering.RUN_OBJECTS
 
 
 def test_what_is_in_a_batch_is_served_after_a_flush(store: casstore.Store, groups_of: Callable[[int], None]) -> None:
@@ -184,18 +292,96 @@ def test_an_error_in_the_background_is_raised_by_the_next_call_and_loses_nothing
 def test_an_error_of_the_next_groups_own_staging_loses_neither_group(
     store: casstore.Store, groups_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full when the second group is written raises there; the first is stored, and so is the second
-    once there is room."""
+    """A disk that is full when the second group is written is told of by the next call; the first is stored then, and
+    so is the second once there is room."""
     groups_of(2)
     failing(monkeypatch, "write_new", {3}, NoSpaceError)
     batch = store.batch()
-    for name in "abc":
-        batch.put(key(name), result(name))
     with pytest.raises(NoSpaceError):
-        batch.put(key("d"), result("d"))
+        for name in "abcd":
+            batch.put(key(name), result(name))
+        batch.flush()
+    assert (missing(store, "abcd"), temps(store)) == ("cd", [])
     batch.flush()
     assert missing(store, "abcd") == ""
     assert temps(store) == []
+
+
+def test_an_error_of_staging_is_raised_by_the_next_put_and_loses_nothing(
+    store: casstore.Store, groups_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the group is full the put after it raises, when the group before it is stored; that put is kept too,
+    no temp is left, and the next flush stores everything."""
+    groups_of(20)
+    monkeypatch.setattr(gathering, "RUN_OBJECTS", 2)
+    held = Held(monkeypatch)
+    names = [str(number) for number in range(25)]
+    batch = store.batch()
+    for name in names[:20]:
+        batch.put(key(name), result(name))
+    assert held.begun.wait(PATIENCE)
+    failing(monkeypatch, "write_new", {1}, NoSpaceError)
+    for name in names[20:22]:
+        batch.put(key(name), result(name))
+    await_stager()
+    held.go.set()
+    with pytest.raises(NoSpaceError):
+        batch.put(key(names[22]), result(names[22]))
+    assert ([name for name in names if get(store, name) != expect(name)], temps(store)) == (names[20:], [])
+    for name in names[23:]:
+        batch.put(key(name), result(name))
+    batch.flush()
+    assert [name for name in names if get(store, name) != expect(name)] == []
+    assert temps(store) == []
+
+
+def test_a_conflict_costs_the_group_behind_it_nothing(store: casstore.Store, groups_of: Callable[[int], None]) -> None:
+    """A conflict that only the end of the block hears of is raised when what gathered after it is stored too."""
+    groups_of(2)
+    put(store, a=result("first"))
+    with pytest.raises(ConflictError), store.batch(on_conflict="raise") as batch:
+        for name in "abc":
+            batch.put(key(name), result(name))
+    assert missing(store, "bc") == ""
+    assert get(store, "a") == expect("first")
+
+
+@pytest.mark.parametrize("how", ["put", "flush", "end"])
+def test_a_ctrl_c_while_waiting_for_a_commit_loses_nothing(
+    store: casstore.Store, groups_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A put, a flush or the end of the block that is interrupted as it waits raises KeyboardInterrupt; whatever comes
+    after it stores each result, and tells of it, once."""
+    groups_of(2)
+    held = Held(monkeypatch)
+    told: list[str] = []
+    names = NAMES[: {"put": 4, "flush": 3, "end": 3}[how]]
+    real_join = gathering.Commit.join
+
+    def join(commit: gathering.Commit) -> None:
+        monkeypatch.setattr(gathering.Commit, "join", real_join)
+        os.kill(os.getpid(), signal.SIGINT)
+        real_join(commit)
+
+    batch = Batch(handle_of(store), on_commit=lambda _, outcomes: told.extend(outcomes))
+    monkeypatch.setattr(gathering.Commit, "join", join)
+    with pytest.raises(KeyboardInterrupt):
+        if how == "end":
+            with batch:
+                for name in names:
+                    batch.put(key(name), result(name))
+        for name in names:
+            batch.put(key(name), result(name))
+        batch.flush()
+    assert (told, missing(store, names)) == ([], names)
+    held.go.set()
+    if how != "end":
+        batch.put(key("f"), result("f"))
+        names += "f"
+    batch.flush()
+    assert missing(store, names) == ""
+    assert told == ["stored"] * len(names)
+    assert (temps(store), stagers()) == ([], [])
 
 
 def test_close_raises_the_error_of_a_group_that_nobody_flushed(
@@ -223,11 +409,15 @@ def test_a_forked_child_commits_nothing_of_its_parents_batch(
     """A child forked with one group on its way and one gathering stores its own puts only, by the same batch, by
     another, and by closing the store; the parent stores all of its own."""
     groups_of(2)
+    monkeypatch.setattr(gathering, "RUN_OBJECTS", 1)
     held = Held(monkeypatch)
     batch = store.batch()
     for name in "abc":
         batch.put(key(name), result(name))
     assert held.begun.wait(PATIENCE)
+    await_stager()
+    before = temps(store)
+    assert len(before) == 3
 
     def work() -> list[Any]:
         batch.put(key("d"), result("d"))
@@ -240,6 +430,7 @@ def test_a_forked_child_commits_nothing_of_its_parents_batch(
 
     assert in_child(work) == ["abcf", True]
     assert missing(store, NAMES) == "abc"
+    assert sorted(temps(store)) == sorted(before)
     held.go.set()
     batch.flush()
     assert missing(store, NAMES) == ""

@@ -20,6 +20,8 @@ COLUMNS = {
     "v_variants": "path text recipe resolution variation params tensors payload_bytes stored_bytes values reason "
     "encode_us run kind content recipe_digest members",
     "v_usage": "name namespace digest variants payload_bytes stored_bytes created_at retired_at",
+    "v_missing": "path recipe resolution variation error_type message attempts last_at params text kind content "
+    "recipe_digest",
     "v_runs": "run kind started_at finished_at seconds counts bytes error host",
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -48,7 +50,8 @@ def test_the_views_tell_one_picture_and_its_tensor(store: casstore.Store, tmp_pa
     encoder.change = {"it's é.png": lambda result: {**result, "n": 1.0}}
     build(store, tmp_path / "photos", encoder, resolution="64x96")
     tensor = expected_of(path, "64x96", encoder.recipe)
-    (source,), (stored,), (told,), (variant,), (usage,), (run,) = (rows(store, view) for view in COLUMNS)
+    (source,), (stored,), (told,), (variant,), (usage,), failed, (run,) = (rows(store, view) for view in COLUMNS)
+    assert failed == []
     key = casstore.Key.file(path, encoder.recipe, resolution="64x96")
     content = key.primary.digest.hex()
     (file,) = Path(store.path, "objects").glob("*/*")
@@ -79,6 +82,26 @@ def test_the_views_tell_one_picture_and_its_tensor(store: casstore.Store, tmp_pa
 
     assert (run["kind"], run["error"], json.loads(run["counts"])["encoded"]) == ("build", None, 1)
     assert TIME.fullmatch(run["started_at"]) and TIME.fullmatch(run["finished_at"]) and run["seconds"] >= 0
+
+
+def test_v_missing_tells_one_failure(store: casstore.Store, tmp_path: Path) -> None:
+    """What couldn't be encoded has its message and how often it was tried, until it has been encoded."""
+    path = picture(tmp_path / "photos" / "a.png")
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("no memory left")
+
+    encoder = FakeEncoder(before=fail)
+    for _ in range(2):
+        build(store, tmp_path / "photos", encoder)
+    (row,) = rows(store, "v_missing")
+    key = store.key(path, encoder.recipe, resolution="64x64")
+    told = {"path": str(path), "recipe": "fake", "resolution": "64x64", "variation": 0, "params": "{}", "text": None}
+    told |= {"error_type": "RuntimeError", "message": "no memory left", "attempts": 2, "kind": "file"}
+    told |= {"content": key.primary.digest.hex(), "recipe_digest": encoder.recipe.digest.hex()}
+    assert row.items() >= told.items() and TIME.fullmatch(row["last_at"])
+    build(store, tmp_path / "photos", FakeEncoder())
+    assert rows(store, "v_missing") == []
 
 
 def test_a_text_is_shown_as_text(store: casstore.Store) -> None:

@@ -344,19 +344,19 @@ def test_numbers_that_are_not_finite_are_counted(value: Any, count: int) -> None
     """The error says how many of how many numbers are NaN or infinite, and of which tensor."""
     total = int(np.prod(value.shape))
     with pytest.raises(NonFiniteError, match=f"'latent' holds {count} of {total} numbers"):
-        check_finite("latent", value)
+        check_finite(to_payload({"latent": value}))
 
 
 @pytest.mark.parametrize("short", DTYPES)
 def test_finite_numbers_pass(short: str) -> None:
     """Ones of every dtype, and no number at all, are finite."""
     for value in (torch.ones(3).to(torch_dtype(short)), torch.empty(0, dtype=torch_dtype(short))):
-        check_finite("latent", value)
+        check_finite(to_payload({"latent": value}))
         if short not in NOT_IN_NUMPY:
-            check_finite("latent", value.numpy())
+            check_finite(to_payload({"latent": value.numpy()}))
 
 
 @pytest.mark.parametrize("value", [np.array([2**63 - 1]), torch.tensor([2**63 - 1]), np.array([True])], ids=repr)
 def test_integers_are_always_finite(value: Any) -> None:
     """What can't hold a NaN isn't searched for one."""
-    check_finite("latent", value)
+    check_finite(to_payload({"latent": value}))

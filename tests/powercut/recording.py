@@ -94,7 +94,8 @@ def content_of(name: str) -> str:
 
 def object_of(name: str, made: dict[str, Any] | None = None) -> str:
     """The digest of the object that result(name), or what was made, becomes, in hex."""
-    return check_result(key(name), result(name) if made is None else made).payload.digest.hex()
+    (part,) = check_result(key(name), result(name) if made is None else made).parts
+    return part.payload.digest.hex()
 
 
 Workload = Callable[[str, Told], Any]
