@@ -14,7 +14,7 @@ from casstore.build.plan import Plan
 from casstore.model import Item
 
 CLIP = casstore.Recipe("clip", code=1)
-SIZES = ((64, 64), (64, 64), (96, 64))  # (width, height), in turn
+SIZES = ((64, 64), (64, 64), (128, 32))  # (width, height), in turn
 COUNT = 12
 
 

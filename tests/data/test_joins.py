@@ -48,9 +48,7 @@ def test_what_isnt_stored_is_named_with_its_reason(training: Any) -> None:
     store = training.store
     row = training.image.row(4)
     store.forget(row.key).execute()
-    with pytest.raises(
-        MissError, match=r"1 of 12 variants of image aren't stored: 's04' \(new.*Build the plan"
-    ) as told:
+    with pytest.raises(MissError, match=r"1 of 12 variants of image aren't stored: 's04' \(new.*Build") as told:
         training.dataset()
     assert told.value.miss is not None and told.value.miss.reason == "new"
     store.build(training.image, training.encoder)
@@ -148,7 +146,7 @@ def test_names_that_clash_with_facts_of_the_rows_are_refused(training: Any) -> N
 
 def test_a_name_that_isnt_stored_is_a_miss(training: Any) -> None:
     """Names that a plan or names= asks for have to be stored of every row."""
-    with pytest.raises(MissError, match="12 of 12 variants of text aren't stored: .*output missing: pooled"):
+    with pytest.raises(MissError, match=r"12 of 12 variants of text aren't stored: .*output missing: pooled"):
         training.dataset(names={"text": ["hidden", "pooled"]})
 
 
@@ -178,7 +176,7 @@ def test_damaged_and_failed_rows_are_misses(store: casstore.Store, tmp_path: Any
     encoder = FakeEncoder()
     plan = store.plan(store.scan(tmp_path / "p"), encoder.recipe, resolution=casstore.Buckets(64))
     store.build(plan, encoder)
-    with pytest.raises(MissError, match="1 of 4 .*'broken.jpg'"):
+    with pytest.raises(MissError, match=r"1 of 4 .*'broken.jpg'"):
         store.dataset(image=plan)
     next((tmp_path / "store" / "objects").glob("*/*")).unlink()
     store.verify()
