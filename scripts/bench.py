@@ -13,6 +13,7 @@ from typing import Any
 
 from bench_codec import bench_codec
 from bench_index import bench_index, bench_million
+from bench_loader import bench_loader
 from bench_plan import bench_plan
 from bench_put import bench_put
 from bench_read import bench_read
@@ -22,6 +23,7 @@ from bench_weights import bench_weights
 BENCHES: dict[str, Callable[[Path], Any]] = {
     "codec": bench_codec,
     "index": bench_index,
+    "loader": bench_loader,
     "million": bench_million,
     "plan": bench_plan,
     "put": bench_put,

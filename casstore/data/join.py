@@ -226,7 +226,7 @@ def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered
             entries.append(entry)
         if not triples:
             beside = lead.plan.asked.resolution(lead.rows[name][1][0]) if name in lead.rows else None
-            resolution, entry = zeros.take(name, beside)
+            resolution, entry = zeros.take(name, beside, only=True)
             told.append((0, resolution))
             entries.append(entry)
         form.append(forms.setdefault(tuple(told), len(forms)))
@@ -253,12 +253,13 @@ class _Zeros:
         self._made: dict[tuple[int, ...], int] = {}
         self.count = 0
 
-    def take(self, name: Name, resolution: str | None) -> tuple[str, int]:
+    def take(self, name: Name, resolution: str | None, *, only: bool = False) -> tuple[str, int]:
         """(resolution, entry)
 
         Args:
             name: of the row, for the error.
             resolution: that it is to have; None: the only one.
+            only: take the only one as well if nothing is stored at this one.
 
         Raises:
             UsageError: nothing is stored that it could be like.
@@ -271,7 +272,7 @@ class _Zeros:
                     shapes = self._gathered.shapes(entry)
                     self._shapes.setdefault(known, Counter())[shapes] += 1
                     self._like.setdefault(shapes, entry)
-        if resolution not in self._shapes and len(self._shapes) == 1:
+        if (only or resolution is None) and resolution not in self._shapes and len(self._shapes) == 1:
             resolution = next(iter(self._shapes))
         if resolution is None or resolution not in self._shapes:
             raise UsageError(
