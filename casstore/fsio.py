@@ -292,6 +292,17 @@ def allocate(path: str, nbytes: int) -> None:
             os.close(descriptor)
 
 
+def will_read(path: str) -> None:
+    """Tell the system that a file is about to be read whole, so that its disk may begin; what is wrong shows later."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+
+
 def look(path: str) -> os.stat_result | None:
     """The state of what has this name (of a link: its own), or None if there is nothing."""
     try:

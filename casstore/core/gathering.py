@@ -132,6 +132,7 @@ class Commit(threading.Thread):
             self.start()
 
     def run(self) -> None:
+        """Commit when all of it is staged; in the thread."""
         self._staged.wait()
         try:
             self.report = self._gathering.commit()

@@ -16,6 +16,8 @@ from casstore.model import Stored
 from casstore.objects.payload import Layout
 from casstore.objects.planes import Bytes
 
+_opening = threading.Lock()
+
 
 class Again:
     """The second look of one dataset, with a store of its own for each process.
@@ -26,7 +28,6 @@ class Again:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()
         self._pid = 0
         self._handle: Handle | None = None
 
@@ -44,14 +45,14 @@ class Again:
         Raises:
             CorruptObjectError: it can't be served.
         """
-        with self._lock:
-            handle = self._opened()
-            return retried(lambda: _read(handle, stored, layout, out))
+        handle = self._opened()
+        return retried(lambda: _read(handle, stored, layout, out))
 
     def _opened(self) -> Handle:
-        if self._handle is None or self._pid != os.getpid():
-            self._handle, self._pid = Handle(self._path), os.getpid()
-        return self._handle
+        with _opening:
+            if self._handle is None or self._pid != os.getpid():
+                self._handle, self._pid = Handle(self._path), os.getpid()
+            return self._handle
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
@@ -76,3 +77,11 @@ def _read(handle: Handle, stored: Stored, layout: Layout, out: Mapping[str, Byte
         else:
             return known
     raise AssertionError("the second attempt returns or raises")
+
+
+def _forget_parent() -> None:
+    global _opening
+    _opening = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -21,6 +21,9 @@ _log = logging.getLogger("casstore.data")
 _told: set[str] = set()  # stores of which it was said that gc isn't held off
 
 
+_joining = threading.Lock()
+
+
 class Lease:
     """The owner of a dataset. Its lock is shared by all processes that the dataset travels to: it lives while one does.
 
@@ -33,11 +36,10 @@ class Lease:
         self._path, self._owners = handle.directory.path, handle.directory.owners
         self._recipes = tuple(recipes)
         self._start(handle)
+        self._pid = os.getpid()
 
     def _start(self, handle: Handle) -> None:
-        self._guard = threading.Lock()
         self._handle: Handle | None = handle
-        self._pid = os.getpid()
         self._name = secrets.token_hex(8)
         self._lock = FileLock(os.path.join(self._owners, self._name))
         try:
@@ -62,7 +64,7 @@ class Lease:
         """Hold the lock in this process as well; called before anything is read."""
         if self._pid == os.getpid():
             return
-        with self._guard:
+        with _joining:
             if self._pid == os.getpid() or not self._name:
                 self._pid = os.getpid()
                 return
@@ -74,6 +76,7 @@ class Lease:
             handle = Handle(self._path)  # the process that it came from is gone, or has closed it
             try:
                 self._start(handle)
+                self._pid = os.getpid()
             finally:
                 self._handle = None
                 handle.close()
@@ -108,5 +111,13 @@ class Lease:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._path, self._owners = state["path"], state["owners"]
         self._name, self._recipes = state["name"], state["recipes"]
-        self._guard, self._handle, self._pid = threading.Lock(), None, 0
+        self._handle, self._pid = None, 0
         self._lock = FileLock(os.path.join(self._owners, self._name))
+
+
+def _forget_parent() -> None:
+    global _joining
+    _joining = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from casstore import fsio
 from casstore.core.directory import Directory
+from casstore.core.many import MEMORY_SPEED, PATIENCE
 from casstore.data.again import Again
 from casstore.data.manifest import ZEROS, Label, Manifest
 from casstore.data.picks import Pick
 from casstore.data.rows import Row
 from casstore.errors import CorruptObjectError, MissError
-from casstore.model import Miss, Stored, TensorInfo
+from casstore.model import CODECS, Miss, Stored, TensorInfo
 from casstore.objects.files import read_into
 from casstore.objects.planes import Bytes
 from casstore.objects.tensors import batch_tensor, slots_of
@@ -34,6 +37,7 @@ class Reader:
         self._directory, self._manifest = Directory(path, shard_hex), manifest
         self._moved: dict[int, Stored] = {}  # what is known better by now: repacked objects
         self._again = Again(path)
+        self._cold = True  # whether the disk is worth a hint, which costs an open for each file; as the last batch was
 
     def read(self, picks: Sequence[Pick | int], *, shared: bool) -> list[Row]:
         """The items, in the order they are asked for, without sources.
@@ -60,9 +64,23 @@ class Reader:
         for place, label in enumerate(manifest.labels):
             self._prepare(label, [entries[place] for _, entries in found], items, batch, jobs, shared=shared)
         jobs.sort(key=lambda job: job[0])
+        began = time.perf_counter()
+        if self._cold and len(jobs) > 1:
+            self._read_ahead(jobs)
         for job in jobs:
             self._read(job, found[job[1]])
+        nbytes = sum(len(memory) for job in jobs for memory in job[3].values())
+        self._cold = time.perf_counter() - began > len(jobs) * PATIENCE + nbytes / MEMORY_SPEED
         return [Row(item, batch=batch, place=number) for number, item in enumerate(items)]
+
+    def _read_ahead(self, jobs: Sequence[Job]) -> None:
+        """Let the disk begin with all files, in the order in which they are read."""
+        entries = self._manifest.entries
+        for digest, _, entry, _ in jobs:
+            if entries.codecs[entry] != ZEROS:
+                stored = self._moved.get(entry)
+                codec = stored.codec if stored is not None else CODECS[entries.codecs[entry]]
+                fsio.will_read(self._directory.object(digest, codec))
 
     def _prepare(
         self,

@@ -30,6 +30,7 @@ from casstore.core import batch as batches
 from casstore.core import gathering
 from casstore.core.batch import Batch
 from casstore.core.put import PutItem
+from casstore.data.lease import Lease
 from casstore.index import migrate
 from casstore.upkeep.restore import restore
 
@@ -201,6 +202,24 @@ def gc(path: str, told: Told) -> None:
         told.going("old")
         put(store, "old")  # swept a moment ago
         told.stored("old")
+
+
+@workload(states=600)
+def gc_beside_a_reader(path: str, told: Told) -> None:
+    """What an open dataset may read stays, whatever is forgotten, until it has ended."""
+    with opened(path) as store:
+        known = isinstance(store.lookup(key("a")), casstore.Hit)
+        reader = Lease(store._handle, [])
+        told.going("a")
+        store.forget(key("a")).execute()
+        told.gone("a")
+        store.gc(yes=True, grace_hours=0)
+        name = object_of("a")
+        assert not known or Path(path, "objects", name[:2], f"{name}.cso").exists()
+        reader.close()
+        store.gc(yes=True, grace_hours=0)
+        put(store, "f")
+        told.stored("f")
 
 
 def store_after_a_crash(folder: Path) -> None:

@@ -103,6 +103,21 @@ def test_the_demo_encodes_what_it_should(tmp_path: Path) -> None:
     assert "Try next" in done.stdout
 
 
+def test_the_training_script_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/training.md is a program that works, in a folder with photos and captions; every rank has its share."""
+    (code,) = blocks((ROOT / "docs" / "training.md").read_text(), "python")
+    for number in range(4):
+        path = picture(tmp_path / "photos" / f"{number}.jpg", seed=number, size=(80, 64))
+        path.with_suffix(".txt").write_text(f"photo {number}")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "training"}
+    exec(compile(code, "docs/training.md", "exec"), names)
+    assert 0 < names["main"]() < 10
+    assert 0 < names["main"](rank=1, ranks=2) < 10
+    with casstore.open(tmp_path / "cache") as store:
+        assert store.status().variants == 4 + 4 + 1
+
+
 def test_the_python_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/python.md is a program that works, in a folder with photos/a.jpg."""
     (code,) = blocks((ROOT / "docs" / "python.md").read_text(), "python")
