@@ -25,10 +25,11 @@ def train(epochs: Any) -> list[float]:
     torch.manual_seed(0)
     denoiser = nn.Sequential(nn.Conv2d(32, 16, 3, padding=1), nn.SiLU(), nn.Conv2d(16, 32, 3, padding=1))
     optimizer = torch.optim.AdamW(denoiser.parameters(), 1e-3)
+    noises = torch.Generator().manual_seed(0)  # its own: a DataLoader draws from the global one
     losses = []
     for batches in epochs:
         for latent in batches:
-            noise = torch.randn(latent.shape)
+            noise = torch.randn(latent.shape, generator=noises)
             loss = nn.functional.mse_loss(denoiser(latent.float() + noise), noise)
             optimizer.zero_grad()
             loss.backward()
