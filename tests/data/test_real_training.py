@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def test_cached_training_has_the_losses_of_uncached_training(
     store: casstore.Store, photos: list[Path], tmp_path: Path
 ) -> None:
     """Three epochs, shuffled: from workers, in process, and with the encoder in the loop: equal to the last bit."""
-    encoder, paths = taef2.Taef2(), photos[:COUNT]
+    encoder, in_the_loop, paths = taef2.Taef2(), taef2.Taef2(), photos[:COUNT]
     inputs = store.inputs([{"sample": path.name, "image": path} for path in paths])
     plan = store.plan(inputs, encoder.recipe, resolution="64x64")
     assert store.build(plan, encoder, batch_size=1).encoded == COUNT
@@ -51,9 +52,8 @@ def test_cached_training_has_the_losses_of_uncached_training(
     def encoded(path: Path) -> torch.Tensor:
         with Image.open(path) as image:
             pixels, _ = encoder.recipe.preprocess(image.convert("RGB"), (64, 64))
-        with torch.inference_mode():
-            batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float() / 255
-            return encoder.net(batch)[0].to(torch.bfloat16)
+        latent: torch.Tensor = in_the_loop([SimpleNamespace(image=pixels)])[0]["latent"]
+        return latent
 
     uncached = train(
         [torch.stack([encoded(paths[n]) for n in order[start : start + 2]]) for start in range(0, COUNT, 2)]
