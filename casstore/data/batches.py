@@ -8,37 +8,57 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
+from casstore.data.loading import Prepared
 from casstore.data.picks import Pick
 from casstore.data.rows import Row, collate
-from casstore.errors import UsageError
+from casstore.errors import CasstoreError, UsageError
 
 
 def batches(
-    read: Callable[..., list[Row]], sampler: Iterable[Any], batch_size: int | None, *, threads: int, prefetch: int
+    prepare: Callable[..., Prepared],
+    read: Callable[[Prepared], list[Row]],
+    sampler: Iterable[Any],
+    batch_size: int | None,
+    *,
+    threads: int,
+    prefetch: int,
 ) -> Iterator[dict[str, Any]]:
-    """See `Dataset.batches`; `read`: what reads the items."""
+    """See `Dataset.batches`; `prepare` and `read`: see `Reader`."""
     for value, least, what in ((batch_size, 1, "batch_size"), (threads, 1, "threads"), (prefetch, 0, "prefetch")):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise UsageError(f"{what} is a number from {least} on, not {value!r}")
-    return _read_ahead(read, _picked(sampler, batch_size), threads, prefetch)
+    return _read_ahead(prepare, read, _picked(sampler, batch_size), threads, prefetch)
 
 
 def _read_ahead(
-    read: Callable[..., list[Row]], picked: Iterator[list[Any]], threads: int, prefetch: int
+    prepare: Callable[..., Prepared],
+    read: Callable[[Prepared], list[Row]],
+    picked: Iterator[list[Any]],
+    threads: int,
+    prefetch: int,
 ) -> Iterator[dict[str, Any]]:
-    def work(picks: list[Any]) -> dict[str, Any]:
-        return collate(read(picks, shared=False))
+    def work(prepared: Prepared) -> dict[str, Any]:
+        return collate(read(prepared))
+
+    def submit(picks: list[Any]) -> None:
+        # Memory is taken by this thread, which also gives it back: malloc then hands out the same pages again.
+        try:
+            waiting.append(pool.submit(work, prepare(picks, shared=False)))
+        except CasstoreError as error:  # raised when its turn comes
+            waiting.append(Future())
+            waiting[-1].set_exception(error)
 
     waiting: deque[Future[dict[str, Any]]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="casstore-batches")
     try:
         for picks in islice(picked, 1 + prefetch):
-            waiting.append(pool.submit(work, picks))
+            submit(picks)
         while waiting:
             batch = waiting.popleft().result()
             for picks in islice(picked, 1):
-                waiting.append(pool.submit(work, picks))
+                submit(picks)
             yield batch
+            del batch
     finally:
         pool.shutdown(cancel_futures=True)
 

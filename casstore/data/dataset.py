@@ -11,7 +11,7 @@ from casstore.core.handle import Handle
 from casstore.data.batches import batches
 from casstore.data.join import Missing, Names, join
 from casstore.data.lease import Lease
-from casstore.data.loading import Reader
+from casstore.data.loading import Prepared, Reader
 from casstore.data.manifest import Array, Manifest
 from casstore.data.picks import Pick
 from casstore.data.rows import Row, register
@@ -88,13 +88,18 @@ class Dataset:
         return self._items(picks, shared=get_worker_info() is not None)
 
     def _items(self, picks: Sequence[int | Pick], *, shared: bool) -> list[Row]:
+        return self._read(self._prepare(picks, shared=shared))
+
+    def _prepare(self, picks: Sequence[int | Pick], *, shared: bool) -> Prepared:
         if self._closed:
             raise UsageError("the dataset is closed; make it again")
         self._lease.ensure()
-        rows = self._reader.read(picks, shared=shared)
+        return self._reader.prepare(picks, shared=shared)
+
+    def _read(self, prepared: Prepared) -> list[Row]:
+        rows = self._reader.read(prepared)
         if self._source is not None:
-            for row, pick in zip(rows, picks, strict=True):
-                number = self._manifest.row(pick.index if isinstance(pick, Pick) else pick)
+            for row, (number, _) in zip(rows, prepared.found, strict=True):
                 row[self._source] = source_of(self._manifest, number, self._source)
         return rows
 
@@ -149,7 +154,7 @@ class Dataset:
         Raises:
             UsageError, MissError: as for an item.
         """
-        return batches(self._items, sampler, batch_size, threads=threads, prefetch=prefetch)
+        return batches(self._prepare, self._read, sampler, batch_size, threads=threads, prefetch=prefetch)
 
     def stream(self, *, batch_size: int = 16) -> Stream:
         """The items in order, as a torch IterableDataset; each worker of a DataLoader yields its share.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from casstore import fsio
 from casstore.core.directory import Directory
@@ -24,6 +24,20 @@ Job = tuple[bytes, int, int, dict[str, Bytes]]
 """An object to read: its digest, the number of the item it is for, its entry, and what goes where."""
 
 
+class Prepared(NamedTuple):
+    """Items whose tensors are to be read.
+
+    Attributes:
+        rows: the items.
+        jobs: in the order in which they are to be read.
+        found: (row, where the variant of each label begins) of each item.
+    """
+
+    rows: list[Row]
+    jobs: list[Job]
+    found: list[tuple[int, list[int]]]
+
+
 class Reader:
     """Reads the items of a manifest, in one process; threads may share it.
 
@@ -39,15 +53,15 @@ class Reader:
         self._again = Again(path)
         self._cold = True  # whether the disk is worth a hint, which costs an open for each file; as the last batch was
 
-    def read(self, picks: Sequence[Pick | int], *, shared: bool) -> list[Row]:
-        """The items, in the order they are asked for, without sources.
+    def prepare(self, picks: Sequence[Pick | int], *, shared: bool) -> Prepared:
+        """The items, in the order they are asked for, without sources; their tensors hold anything before `read`.
 
         Args:
             picks: which.
             shared: put their tensors into memory that travels to another process without a copy.
 
         Raises:
-            MissError: an object is gone or damaged; names the sample and what is missing.
+            IndexError, UsageError: see `Manifest.find`.
         """
         manifest = self._manifest
         found = [manifest.find(pick) for pick in picks]
@@ -64,6 +78,15 @@ class Reader:
         for place, label in enumerate(manifest.labels):
             self._prepare(label, [entries[place] for _, entries in found], items, batch, jobs, shared=shared)
         jobs.sort(key=lambda job: job[0])
+        return Prepared([Row(item, batch=batch, place=number) for number, item in enumerate(items)], jobs, found)
+
+    def read(self, prepared: Prepared) -> list[Row]:
+        """Read what was prepared, in any thread; returns its items.
+
+        Raises:
+            MissError: an object is gone or damaged; names the sample and what is missing.
+        """
+        rows, jobs, found = prepared
         began = time.perf_counter()
         if self._cold and len(jobs) > 1:
             self._read_ahead(jobs)
@@ -71,7 +94,7 @@ class Reader:
             self._read(job, found[job[1]])
         nbytes = sum(len(memory) for job in jobs for memory in job[3].values())
         self._cold = time.perf_counter() - began > len(jobs) * PATIENCE + nbytes / MEMORY_SPEED
-        return [Row(item, batch=batch, place=number) for number, item in enumerate(items)]
+        return rows
 
     def _read_ahead(self, jobs: Sequence[Job]) -> None:
         """Let the disk begin with all files, in the order in which they are read."""

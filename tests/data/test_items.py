@@ -251,6 +251,10 @@ def test_batches_are_read_ahead_by_so_many(training: Any) -> None:
         batches.close()
         with pytest.raises(UsageError, match="batch_size"):
             list(dataset.batches(SQUARE))
+        batches = dataset.batches([[0], [Pick(1, {"text": 7})], [3]])
+        assert next(batches)["sample"] == ["s00"]  # an error comes when its batch is due
+        with pytest.raises(UsageError, match="no 7"):
+            next(batches)
         for wrong in ({"threads": 0}, {"prefetch": -1}, {"batch_size": 0}):
             with pytest.raises(UsageError, match="is a number from"):
                 dataset.batches(SQUARE, **wrong)
