@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,6 +17,18 @@ DECODED_BYTES = 256 << 20  # bound of what the decode threads may have ready
 
 class StalledError(CasstoreError):
     """A file took too long to read and decode."""
+
+
+class _Held:
+    """Bytes that are held at the moment, by all threads together."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self.nbytes += nbytes
 
 
 def decode_ahead(
@@ -40,11 +53,17 @@ def decode_ahead(
         failed: called, on this thread, with each row that can't be decoded, and why.
     """
     ahead: deque[tuple[PlanRow, Future[Decoded]]] = deque()
-    pool: Pool[PlanRow, Decoded] = Pool(decode, threads, "casstore-decode")
+    held = _Held()
+
+    def work(planned: PlanRow) -> Decoded:
+        decoded = decode(planned)
+        held.add(decoded.nbytes)
+        return decoded
+
+    pool: Pool[PlanRow, Decoded] = Pool(work, threads, "casstore-decode")
     try:
         while not stopped():
-            held = sum(job.result().nbytes for _, job in ahead if job.done() and job.exception() is None)
-            while len(ahead) < depth and (not ahead or held < DECODED_BYTES):
+            while len(ahead) < depth and (not ahead or held.nbytes < DECODED_BYTES):
                 planned = next(rows, None)
                 if planned is None:
                     break
@@ -64,6 +83,7 @@ def decode_ahead(
             except Exception as error:
                 failed(planned, error)
             else:
+                held.add(-decoded.nbytes)
                 yield decoded
     finally:
         pool.close()
