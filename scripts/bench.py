@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench_build import bench_build
 from bench_codec import bench_codec
 from bench_index import bench_index, bench_million
 from bench_loader import bench_loader
@@ -34,16 +35,19 @@ BENCHES: dict[str, Callable[[Path], Any]] = {
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("scripts/bench", description="Ratios to a reference in the same run, with spread.")
-    parser.add_argument("names", nargs="+", metavar="NAME", choices=[*BENCHES, "scan"], help="%(choices)s")
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=[*BENCHES, "build", "scan"], help="%(choices)s")
     parser.add_argument("--large", action="store_true", help="scan: growth to a million files as well")
     parser.add_argument("--files", type=int, default=FILES, help="scan: how many (%(default)s)")
-    parser.add_argument("--peer", type=Path, help="scan: a checkout of mgds that has SmartDiskCache, to compare with")
+    parser.add_argument(
+        "--peer", type=Path, help="build, scan: a checkout of mgds with SmartDiskCache, to compare with"
+    )
     given = parser.parse_args(arguments)
     scan = functools.partial(bench_scan, files=given.files, large=given.large, peer=given.peer)
+    build = functools.partial(bench_build, peer=given.peer)
     for name in given.names:
         folder = Path(tempfile.mkdtemp(prefix="casstore-bench-"))
         try:
-            (BENCHES | {"scan": scan})[name](folder)
+            (BENCHES | {"build": build, "scan": scan})[name](folder)
         finally:
             shutil.rmtree(folder)
     return 0
