@@ -18,8 +18,7 @@ from casstore.identity.recipes import Recipe
 from casstore.index.variants import Identity
 from casstore.index.variants import identity as plain
 from casstore.model import Miss
-from casstore.sources.columns import FileRows
-from casstore.sources.images import EXTENSIONS
+from casstore.sources.columns import DIGEST, FileRows
 from casstore.sources.inputs import Row
 
 Params = Mapping[str, Any] | Callable[[Row], Mapping[str, Any]] | None
@@ -28,7 +27,7 @@ Variations = int | Callable[[Row], int] | None
 """How many variations of each row; None: one, or as many as its role has contents."""
 
 _NONE = -1
-_UNKNOWN = (-1, -1, -1)
+_UNKNOWN = (-1, -1, -1)  # a size
 
 
 class Asked:
@@ -118,6 +117,12 @@ class Asked:
             members_of(cells),
         )
 
+    def content_id(self, number: int) -> int | None:
+        """The row id of its primary's content, if that is known and of a file."""
+        if not isinstance(self.rows, FileRows):
+            return None
+        return self.rows.files.ids[self.rows.order[self._row[number]]]
+
     def identity(self, number: int) -> Identity | None:
         """The same as plain values, without a key where that is possible."""
         resolution, row = self.resolution(number), self._row[number]
@@ -156,32 +161,33 @@ class Asked:
     ) -> Iterator[tuple[int, Identity | Miss]]:
         """As below, without an object per row."""
         files, recipe = rows.files, self.recipe.digest
+        digests, ids, shapes, odd = bytes(files.digests), files.ids, files.shapes, files.odd
         row_numbers, variation_numbers = self._row.append, self._variation.append
         resolution_numbers, params_numbers = self._resolution.append, self._params.append
         told = self._number(params)
-        known: dict[Any, tuple[tuple[str, int], ...] | None] = {}
+        by_shape: dict[int, Any] = {shape: None for shape, size in enumerate(files.sizes) if size == _UNKNOWN}
         for place, number in enumerate(rows.order):
-            digest = files.digest(number)
-            if digest is None:
+            if ids[number] < 0:
                 missing = Miss("source unavailable", files.error(number) or "")
                 for variation in range(variations):
                     yield self._add(place, variation, _NONE, told), missing
                 continue
-            size: Any = files.size(number)
-            if size == _UNKNOWN or number in files.odd:  # then its name counts, and what a probe has said
-                size = (size, number in files.odd, files.places[number].lower().endswith(EXTENSIONS))
-            chosen = known.get(size, ())
-            if chosen == ():
+            shape = shapes[number]
+            chosen = by_shape.get(shape, ())
+            if chosen is None or chosen == () or number in odd:
                 content = files.content(number)
                 assert content is not None
                 found = resolutions_of(content, rows.path(number), wanted, self.recipe)
-                chosen = None if found is None else tuple((each, self._number(each)) for each in found)
-                known[size] = chosen
-            if chosen is None:
-                for variation in range(variations):
-                    added = self._add(place, variation, _NONE, told)
-                    yield added, _sizeless(self.cells(added))
-                continue
+                if found is None:
+                    for variation in range(variations):
+                        added = self._add(place, variation, _NONE, told)
+                        yield added, _sizeless(self.cells(added))
+                    continue
+                numbered = tuple((each, self._number(each)) for each in found)
+                if chosen == () and number not in odd:  # else its name counts, and what a probe has said
+                    by_shape[shape] = numbered
+                chosen = numbered
+            digest = digests[DIGEST * number : DIGEST * number + DIGEST]
             for variation in range(variations):
                 for resolution, resolution_number in chosen:
                     row_numbers(place)  # as `_add` does, but this runs a million times

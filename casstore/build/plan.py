@@ -292,9 +292,12 @@ class _Lookup:
             self._look(chunk)
 
     def _look(self, chunk: list[tuple[int, Identity]]) -> None:
-        contents = list({identity[1]: None for _, identity in chunk})
         with self._handle.index.glance() as connection:
-            states = self._states.find(connection, contents)
+            if self._asked.content_id(chunk[0][0]) is not None:
+                ids = {self._asked.content_id(number) or 0: identity[1] for number, identity in chunk}
+                states = self._states.find_files(connection, ids)
+            else:
+                states = self._states.find(connection, list({identity[1]: None for _, identity in chunk}))
         absent: list[int] = []
         for number, identity in chunk:
             state = states.get(identity)

@@ -185,7 +185,7 @@ def contents_by_id(connection: AnyConnection, ids: Iterable[int]) -> dict[int, C
 
 
 _there = (
-    select(directories.c.relpath, sources.c.name, sources.c.error, *_CONTENT)
+    select(directories.c.relpath, sources.c.name, sources.c.error, *_CONTENT, sources.c.hash_id)
     .join_from(sources, directories, directories.c.id == sources.c.directory_id)
     .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
     .where(directories.c.root_id == bindparam("root"), sources.c.missing_since.is_(None))
@@ -195,7 +195,8 @@ _below = Statement(_there.where(below(BELOW)))
 
 
 BelowRow = tuple[Any, ...]
-"""Relpath of the directory, name and error of a file, and what it holds; names that aren't UTF-8 are bytes."""
+"""Relpath of the directory, name and error of a file, what it holds, and that one's row id; names that aren't UTF-8 are
+bytes."""
 
 
 def sources_below(connection: AnyConnection, root_id: int, inside: str, take: Callable[[list[BelowRow]], None]) -> None:

@@ -7,10 +7,10 @@ values, composites) is fetched and checked once per plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, Text, bindparam, literal_column, select
+from sqlalchemy import ColumnElement, FromClause, Integer, LargeBinary, Select, Text, bindparam, literal_column, select
 
 from casstore.identity.digests import plain_digest
 from casstore.index.bulk import AnyConnection, ByDigest, Statement
@@ -29,39 +29,45 @@ from casstore.index.variants import Identity, checksum
 _NO_NAMES: frozenset[str] = frozenset()
 
 
-def _query(digests: list[Any], *more: ColumnElement[Any]) -> Select[Any]:
+_COLUMNS = (
+    variants.c.id,
+    variants.c.hash_id,
+    variants.c.inputs_id,
+    variants.c.resolution,
+    variants.c.variation,
+    variants.c.params,
+    variants.c.values_id,
+    variants.c.checksum,
+    variant_parts.c.ordinal,
+    variant_parts.c.stamp_id,
+    variant_parts.c.inputs_id,
+    objects.c.digest,
+    objects.c.layout_id,
+    objects.c.damaged_at,
+)
+_ORDINAL, _STAMP, _FILE = 8, 9, 14  # where these are in a row; after them come those of files and of contents
+
+
+def _query(*more: ColumnElement[Any], contents: bool = False) -> Select[Any]:
+    columns: tuple[ColumnElement[Any], ...] = (*_COLUMNS, *more)
+    start: FromClause = variants
+    if contents:
+        columns = (*columns, hashes.c.kind, hashes.c.digest)
+        start = variants.join(hashes, hashes.c.id == variants.c.hash_id)
+    parts = start.outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
     # Of a recipe by a condition that no index can serve: SQLite would walk all variants of that recipe.
     return (
-        select(
-            variants.c.id,
-            hashes.c.kind,
-            hashes.c.digest,
-            variants.c.hash_id,
-            variants.c.inputs_id,
-            variants.c.resolution,
-            variants.c.variation,
-            variants.c.params,
-            variants.c.values_id,
-            variants.c.checksum,
-            variant_parts.c.ordinal,
-            variant_parts.c.stamp_id,
-            variant_parts.c.inputs_id,
-            objects.c.digest,
-            objects.c.layout_id,
-            objects.c.damaged_at,
-            *more,
-        )
-        .join_from(variants, hashes, hashes.c.id == variants.c.hash_id)
-        .outerjoin(variant_parts, variant_parts.c.variant_id == variants.c.id)
-        .outerjoin(objects, objects.c.id == variant_parts.c.object_id)
-        .where(literal_column("+variants.recipe_id", Integer) == bindparam("recipe"), hashes.c.digest.in_(digests))
+        select(*columns)
+        .select_from(parts.outerjoin(objects, objects.c.id == variant_parts.c.object_id))
+        .where(literal_column("+variants.recipe_id", Integer) == bindparam("recipe"))
     )
 
 
-_by_content = ByDigest(_query)
-_with_files = ByDigest(lambda digests: _query(digests, objects.c.codec, objects.c.stored_bytes, objects.c.stored_xxh3))
+_FILES = (objects.c.codec, objects.c.stored_bytes, objects.c.stored_xxh3)
+_by_content = ByDigest(lambda digests: _query(contents=True).where(hashes.c.digest.in_(digests)))
+_with_files = ByDigest(lambda digests: _query(*_FILES, contents=True).where(hashes.c.digest.in_(digests)))
+_by_id = ByDigest(lambda ids: _query().where(variants.c.hash_id.in_(ids)), Integer)
 _recipe_ids = ByDigest(lambda digests: select(recipes.c.id).where(recipes.c.digest.in_(digests)))
-_ORDINAL, _STAMP, _FILE = 10, 11, 16  # where these columns are in a row
 
 
 class State(NamedTuple):
@@ -208,18 +214,39 @@ class States:
 
     def find(self, connection: AnyConnection, contents: Sequence[bytes]) -> dict[Identity, State]:
         """{key as plain values: state} of all that is stored of these contents with the recipe."""
+        if not self._is_known(connection):
+            return {}
+        rows = (_with_files if self._files else _by_content).rows(connection, contents, (self._recipe_id,))
+        return self._states(connection, rows, {row[1]: row[-2:] for row in rows})
+
+    def find_files(self, connection: AnyConnection, contents: Mapping[int, bytes]) -> dict[Identity, State]:
+        """As `find`, of files whose row ids are known: much faster, since these lie in the order of scans and digests
+        anywhere. An id that stands for another content by now finds nothing whole: checksums go by digests.
+
+        Args:
+            connection: for reading.
+            contents: {row id: digest}.
+        """
+        if not self._is_known(connection):
+            return {}
+        rows = _by_id.rows(connection, list(contents), (self._recipe_id,))
+        return self._states(connection, rows, {id_: ("file", digest) for id_, digest in contents.items()})
+
+    def _is_known(self, connection: AnyConnection) -> bool:
         if self._recipe_id is None:
             known = _recipe_ids.rows(connection, [self._recipe])
-            if not known:
-                return {}
-            self._recipe_id = known[0][0]
-        rows = (_with_files if self._files else _by_content).rows(connection, contents, (self._recipe_id,))
-        inputs = self._inputs.fetch(connection, {each for row in rows for each in (row[4], row[12]) if each != row[3]})
-        stamps = self._stamps.fetch(connection, {row[11] for row in rows})
-        values = self._values.fetch(connection, {row[8] for row in rows})
-        tensors = self._layouts.fetch(connection, {row[14] for row in rows})
+            self._recipe_id = known[0][0] if known else None
+        return self._recipe_id is not None
+
+    def _states(
+        self, connection: AnyConnection, rows: Sequence[Any], contents: Mapping[int, tuple[str, bytes]]
+    ) -> dict[Identity, State]:
+        inputs = self._inputs.fetch(connection, {each for row in rows for each in (row[2], row[10]) if each != row[1]})
+        stamps = self._stamps.fetch(connection, {row[9] for row in rows})
+        values = self._values.fetch(connection, {row[6] for row in rows})
+        tensors = self._layouts.fetch(connection, {row[12] for row in rows})
         if not self._files and len({row[0] for row in rows}) == len(rows):
-            return self._of_one_part(rows, inputs, stamps, values, tensors)
+            return self._of_one_part(rows, contents, inputs, stamps, values, tensors)
         groups: dict[int, list[Any]] = {}
         for row in rows:
             group = groups.get(row[0])
@@ -229,7 +256,8 @@ class States:
                 group.append(row)
         found: dict[Identity, State] = {}
         for group in groups.values():
-            _, kind, digest, hash_id, inputs_id, resolution, variation, params, values_id, told, *_ = group[0]
+            _, hash_id, inputs_id, resolution, variation, params, values_id, told, *_ = group[0]
+            kind, digest = contents[hash_id]
             if len(group) > 1:
                 group.sort(key=lambda row: str(row[_ORDINAL]).zfill(20))
             all_inputs = digest if inputs_id == hash_id else inputs[inputs_id]
@@ -256,19 +284,26 @@ class States:
                 told_names = (tensors[id_].names for id_ in shared[1:] if tensors[id_])
                 names = _NO_NAMES.union(*told_names, value.names if value else ())
                 self._names[shared] = names
-            files = tuple(PartFile(row[_STAMP + 2], row[_STAMP + 3], *row[_FILE:]) for row in group if self._files)
+            files = tuple(PartFile(row[_STAMP + 2], row[_STAMP + 3], *row[_FILE:-2]) for row in group if self._files)
             found[key] = State(whole, names, values_id, files)
         return found
 
     def _of_one_part(
-        self, rows: Sequence[Any], inputs: Any, stamps: Any, values: Any, tensors: Any
+        self,
+        rows: Sequence[Any],
+        contents: Mapping[int, tuple[str, bytes]],
+        inputs: Any,
+        stamps: Any,
+        values: Any,
+        tensors: Any,
     ) -> dict[Identity, State]:
         """As `find`, where no variant has several parts, as is usual: what variants share is told once."""
         recipe = self._recipe
         found: dict[Identity, State] = {}
         for row in rows:
-            _, kind, digest, hash_id, inputs_id, resolution, variation, params, values_id, told, *part = row
-            _, stamp_id, part_inputs, object_digest, layout_id, damaged = part
+            _, hash_id, inputs_id, resolution, variation, params, values_id, told, *part = row
+            _, stamp_id, part_inputs, object_digest, layout_id, damaged, *_ = part
+            kind, digest = contents[hash_id]
             shared = self._shared.get((values_id, stamp_id, layout_id))
             if shared is None:
                 value, layout = values[values_id], tensors[layout_id]

@@ -11,7 +11,7 @@ from casstore.index.sources import BelowRow
 from casstore.model import Content
 from casstore.sources.inputs import Cell, Row
 
-_DIGEST = 32
+DIGEST = 32  # bytes of one
 _UNKNOWN = -1  # of a size or an orientation
 
 
@@ -22,56 +22,53 @@ class Files:
         places: their paths below the root.
         digests: 32 bytes each; zeros where the content isn't known.
         odd: {number: what has no column}: error, note, frames and rate of the few that have any.
+        ids: row ids of what they hold; -1 where that isn't known.
+        shapes: which of the `sizes` each has: (width, height, orientation), -1: unknown.
     """
 
     def __init__(self) -> None:
         self.places: list[str] = []
         self.digests = bytearray()
         self.odd: dict[int, tuple[str | None, str | None, int | None, float | None]] = {}
+        self.ids = array("q")
+        self.shapes = array("i")
+        self.sizes: list[tuple[int, int, int]] = []
         self._nbytes = array("q")
-        self._sizes = array("i")  # width, height, orientation
+        self._shapes: dict[tuple[int | None, int | None, int | None], int] = {}
 
     def __len__(self) -> int:
         return len(self.places)
 
     def add(self, place: str, row: BelowRow) -> None:
         """A file, as the index has it."""
-        _, _, error, kind, digest, nbytes, width, height, orientation, note, _, frames, rate = row
+        _, _, error, kind, digest, nbytes, width, height, orientation, note, _, frames, rate, id_ = row
         if error is not None or note is not None or frames is not None or rate is not None:
             self.odd[len(self.places)] = error, note, frames, rate
         self.places.append(place)
         if kind is None:
-            self.digests += bytes(_DIGEST)
-            self._nbytes.append(_UNKNOWN)
-        else:
-            self.digests += digest
-            self._nbytes.append(nbytes)
-        self._sizes.extend(
-            (
-                _UNKNOWN if width is None else width,
-                _UNKNOWN if height is None else height,
-                _UNKNOWN if orientation is None else orientation,
-            )
-        )
+            digest, nbytes, id_ = bytes(DIGEST), _UNKNOWN, _UNKNOWN
+        self.digests += digest
+        self._nbytes.append(nbytes)
+        self.ids.append(id_)
+        size = width, height, orientation
+        shape = self._shapes.get(size)
+        self.shapes.append(self._shape(size) if shape is None else shape)
 
     def add_error(self, place: str, error: str) -> None:
         """A folder that can't be listed."""
-        self.odd[len(self.places)] = error, None, None, None
-        self.places.append(place)
-        self.digests += bytes(_DIGEST)
-        self._nbytes.append(_UNKNOWN)
-        self._sizes.extend((_UNKNOWN,) * 3)
+        self.add(place, (None, None, error, *(None,) * 11))
+
+    def _shape(self, size: tuple[int | None, int | None, int | None]) -> int:
+        width, height, orientation = (_UNKNOWN if each is None else each for each in size)
+        self._shapes[size] = len(self.sizes)
+        self.sizes.append((width, height, orientation))
+        return len(self.sizes) - 1
 
     def digest(self, number: int) -> bytes | None:
         """What a file holds; None if it can't be read."""
         if self._nbytes[number] < 0:
             return None
-        return bytes(self.digests[_DIGEST * number : _DIGEST * number + _DIGEST])
-
-    def size(self, number: int) -> tuple[int, int, int]:
-        """Its width, height and orientation; -1: unknown."""
-        start = 3 * number
-        return self._sizes[start], self._sizes[start + 1], self._sizes[start + 2]
+        return bytes(self.digests[DIGEST * number : DIGEST * number + DIGEST])
 
     def error(self, number: int) -> str | None:
         """Why it can't be read."""
@@ -82,7 +79,7 @@ class Files:
         digest = self.digest(number)
         if digest is None:
             return None
-        width, height, orientation = (None if size == _UNKNOWN else size for size in self.size(number))
+        width, height, orientation = (None if size == _UNKNOWN else size for size in self.sizes[self.shapes[number]])
         _, note, frames, rate = self.odd.get(number, (None,) * 4)
         return Content("file", digest, self._nbytes[number], width, height, orientation, note, frames=frames, rate=rate)
 

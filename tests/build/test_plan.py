@@ -197,3 +197,17 @@ def test_a_resolution_that_no_tensor_can_have_is_refused_by_the_plan(store: cass
     pictures(tmp_path / "p", 1)
     with pytest.raises(UsageError, match="250x250 isn't divisible by the stride 8"):
         store.plan(store.scan(tmp_path / "p"), FakeEncoder().recipe, resolution="250x250")
+
+
+def test_ids_of_a_scan_that_stand_for_other_contents_serve_nothing(
+    store: casstore.Store, stored: list[Path], encoder: FakeEncoder
+) -> None:
+    """A plan looks files up by the row ids that the scan has seen. If these stand for other contents by then, as after
+    restoring an index, what is stored is found all the same, and what isn't is a miss."""
+    picture(stored[0].parent / "new.png", seed=99)
+    scan = store.scan(stored[0].parent)
+    ids = scan.rows.files.ids  # type: ignore[attr-defined]
+    ids.append(ids.pop(0))
+    plan = store.plan(scan, encoder.recipe, resolution="64x64")
+    assert (plan.hits, plan.reasons) == (2, {"new": 1})
+    assert [planned.row.sample for planned in plan.misses] == ["new.png"]

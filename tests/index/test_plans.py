@@ -15,6 +15,7 @@ from sqlalchemy import event
 import casstore
 from casstore.core.read import lookup
 from casstore.index.bulk import Statement
+from casstore.index.states import States
 
 
 def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
@@ -31,7 +32,15 @@ def per_key(store: casstore.Store, photos: Path) -> list[Callable[[], Any]]:
         lambda: [store.inputs([{"caption": photos / "a.md"}]) for _ in range(2)],
         lambda: lookup(handle_of(store), [with_member(photos, number) for number in range(3)]),
         lambda: store.get(photos / "p002.png", recipe, members={"mask": photos / "p000.png"}, as_numpy=True),
+        lambda: states(store, recipe),
     ]
+
+
+def states(store: casstore.Store, recipe: casstore.Recipe) -> None:
+    """What a plan asks of files, and of anything else."""
+    with handle_of(store).index.glance() as connection:
+        States(recipe.digest).find_files(connection, dict.fromkeys(range(1, 600), bytes(32)))
+        States(recipe.digest).find(connection, [number.to_bytes(32) for number in range(600)])
 
 
 def with_member(photos: Path, number: int) -> casstore.Key:
@@ -51,7 +60,7 @@ def spied(honest: Callable[..., Any], many: bool, statements: list[tuple[str, An
     return method
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(11))
 def test_what_is_asked_per_key_is_found_by_an_index_of_that_key(
     store: casstore.Store, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
