@@ -78,8 +78,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         cause = error.__cause__  # click turns every KeyboardInterrupt, also ours, into its own Abort
         _complain(str(cause) if isinstance(cause, BuildInterrupted) else "interrupted; what was committed is kept")
         return BuildInterrupted.exit_code
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "start new thread" not in str(error):
+    except (MemoryError, RuntimeError, SystemError) as error:
+        if not _is_lack_of_memory(error):
             raise
         _complain("out of memory; what was committed is kept. A build needs less with --workers 1 --batch-size 1")
         return 1
@@ -87,6 +87,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone; nothing is left to say, and flushing at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    """Also where Python says it in other words: threads that can't start, calls in C that fail without an error."""
+    if isinstance(error, SystemError):
+        return isinstance(error.__context__, MemoryError)
+    return isinstance(error, MemoryError) or "start new thread" in str(error)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ pytestmark = [
 RECIPE = casstore.Recipe("kill", code=1)
 BATCH_SIZE = 4
 PICTURES = 400
-STORE_ROUNDS = 20  # a store is replaced after so many kills, to keep verification short
+STORE_ROUNDS = 5  # a store is replaced after so many kills, to keep verification short
 
 
 def rounds(few: int) -> Any:

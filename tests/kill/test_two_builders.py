@@ -6,13 +6,13 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from core.helpers import Child, child
+from core.helpers import Child, child, fast_folder
 from killing import Report, kill_once
 
 import casstore
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 RECIPE = casstore.Recipe("two", code=1)
-TEXTS = [f"a red cat, number {number:03}" for number in range(300)]
+TEXTS = [f"a red cat, number {number:03}" for number in range(200)]
 BATCH_SIZE = 4
 MOST = 2 * GROUP_OBJECTS + 2 * BATCH_SIZE  # items that a kill may cost
 
@@ -63,9 +63,15 @@ def missing(store: casstore.Store) -> list[str]:
     return sorted(planned.row.sample for planned in plan_of(store, 0).misses)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with fast_folder() as place:
+        yield place
+
+
 @pytest.mark.parametrize("kills", [100, pytest.param(5000, marks=pytest.mark.nightly)])
 def test_a_killed_builder_costs_the_other_little(
-    tmp_path: Path, kills: int, record_property: Callable[[str, object], None]
+    folder: Path, kills: int, record_property: Callable[[str, object], None]
 ) -> None:
     """One of two builders is killed at a random moment. Either the other goes on, and does the whole rest; or it is
     killed too, and a rerun encodes exactly what isn't stored. Each killed builder has encoded at most two groups and
@@ -73,7 +79,7 @@ def test_a_killed_builder_costs_the_other_little(
     rng = random.Random(8)
     both_at_work = cost = 0
     for number in range(kills):
-        path, logs = tmp_path / "store", [tmp_path / f"{number}-{who}" for who in range(3)]
+        path, logs = folder / "store", [folder / f"{number}-{who}" for who in range(3)]
         casstore.open(path, create=True, durability="full" if number % 10 == 0 else "off").close()
         reading, writing = os.pipe()
 
