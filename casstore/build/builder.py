@@ -49,7 +49,7 @@ from casstore.index.runs import finish_run, start_run
 from casstore.model import BuildReport
 from casstore.sources.inputs import Cell
 
-CLAIM_SECONDS = 0.5  # of encoding, that a builder claims at once
+CLAIM_SECONDS = 1.0  # of encoding, that a builder claims at once
 CLAIM_MOST = 256
 PEEK = 500  # keys that are looked at while others are at them
 PAUSE = 0.05  # seconds between two such looks
@@ -198,7 +198,7 @@ class _Build:
         """The rows that are ours to encode, claimed as they are asked for; what others did is counted on the way."""
         assert self.owner is not None
         while todo and not self.stopped():
-            rows = [self.plan.row(todo.popleft()) for _ in range(min(len(todo), self._claim_size()))]
+            rows = [self.plan.row(todo.popleft()) for _ in range(min(len(todo), self._claim_size(len(todo))))]
             keyed = {row.key.digest: row for row in rows if row.key is not None}
             claimed = self.owner.claim(
                 [row.key for row in keyed.values() if row.key is not None],
@@ -213,11 +213,11 @@ class _Build:
                 if not self._put_together(row):
                     yield row
 
-    def _claim_size(self) -> int:
-        """As much as is encoded in half a second, in whole batches."""
+    def _claim_size(self, left: int) -> int:
+        """What is encoded in a second, in whole batches; less towards the end, so that all builders end together."""
         batch = self.plan.recipe.batch or self.options.batch_size
         most = int(CLAIM_SECONDS * 1e6 / self.encode_us) if self.encode_us else 2 * batch
-        return max(batch, min(CLAIM_MOST, most) // batch * batch)
+        return max(batch, min(CLAIM_MOST, most, left // 4) // batch * batch)
 
     def _settle(self, keyed: Mapping[bytes, PlanRow], claimed: Claimed) -> None:
         if claimed.stored:

@@ -5,35 +5,43 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
 from casstore.errors import CorruptObjectError, NonFiniteError, UsageError
-from casstore.identity.arrays import info_and_bytes, is_tensor
+from casstore.identity.arrays import info_and_bytes, is_tensor, shape_of
 from casstore.identity.dtypes import ELEMENT_SIZE, FLOATS, NOT_IN_NUMPY, TORCH_NAME, dtype_name
 from casstore.model import TensorInfo
 from casstore.objects.payload import Layout, nbytes
 from casstore.objects.planes import Bytes
-from casstore.objects.scratch import aligned
+from casstore.objects.scratch import Scratch, aligned
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Payload:
-    """A canonical payload that owns its memory, with its identity.
+    """A canonical payload that owns its memory.
 
     Attributes:
         layout: names, dtypes, shapes.
         data: uint8 [layout.payload_nbytes].
-        digest: BLAKE3-256 of data.
+        known: its digest, where that is known already.
     """
 
     layout: Layout
     data: Bytes
-    digest: bytes
+    known: bytes | None = None
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Its identity: BLAKE3-256 of data, made by whoever asks first, so that an encoder needn't wait for it."""
+        return payload_digest(self.data) if self.known is None else self.known
 
 
 def to_payload(tensors: Mapping[str, Any]) -> Payload:
@@ -45,14 +53,30 @@ def to_payload(tensors: Mapping[str, Any]) -> Payload:
     Raises:
         UsageError: a dtype or layout that can't be stored; the message names the tensor.
     """
-    found = {name: info_and_bytes(name, tensor) for name, tensor in tensors.items()}
+    found = {name: _at_hand(tensor) or info_and_bytes(name, tensor) for name, tensor in tensors.items()}
     layout = Layout.of((name, info) for name, (info, _) in found.items())
     data = np.empty(layout.payload_nbytes, np.uint8)
     head = len(layout.header)
     data[:head] = np.frombuffer(layout.header, np.uint8)
     for name, (begin, end) in layout.spans.items():
         data[head + begin : head + end] = found[name][1]
-    return Payload(layout, data, payload_digest(data))
+    return Payload(layout, data)
+
+
+def _at_hand(tensor: Any) -> tuple[TensorInfo, Bytes] | None:
+    """What a plain contiguous torch tensor on the CPU is, and its memory; None: it is something else.
+
+    Each call of torch's that gives the GIL away has to wait for it where other threads work, up to 5 ms: longer than
+    everything else that is done here. These calls keep it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or type(tensor) is not torch.Tensor or not _is_plain(tensor):  # subclasses may have no memory
+        return None
+    short = _short(tensor.dtype)
+    if short not in ELEMENT_SIZE:
+        return None
+    info = TensorInfo(short, shape_of(tensor))
+    return info, _bytes_at(tensor.data_ptr(), nbytes(info))
 
 
 def payload_digest(data: Bytes) -> bytes:
@@ -60,40 +84,53 @@ def payload_digest(data: Bytes) -> bytes:
     return blake3(data.data).digest()
 
 
-# Of the floats that NumPy is slow at, or lacks: which bits are looked at, and what they are in NaN and infinity.
-_NOT_FINITE = {
-    "F16": (0x7C00, 0x7C00),
-    "BF16": (0x7F80, 0x7F80),
-    "F8_E4M3": (0x7F, 0x7F),
-    "F8_E5M2": (0x7C, 0x7C),
-    "F8_E4M3FNUZ": (0xFF, 0x80),
-    "F8_E5M2FNUZ": (0xFF, 0x80),
-    "F8_E8M0": (0xFF, 0xFF),
+# Of floats: all bits but the sign, and what these are at least in infinity and NaN. (FNUZ: NaN is minus zero.)
+_FIRST_NOT_FINITE = {
+    "F16": ("u2", 0x7FFF, 0x7C00),
+    "BF16": ("u2", 0x7FFF, 0x7F80),
+    "F32": ("u4", 0x7FFF_FFFF, 0x7F80_0000),
+    "C64": ("u4", 0x7FFF_FFFF, 0x7F80_0000),
+    "F64": ("u8", 0x7FFF_FFFF_FFFF_FFFF, 0x7FF0_0000_0000_0000),
+    "F8_E4M3": ("u1", 0x7F, 0x7F),
+    "F8_E5M2": ("u1", 0x7F, 0x7C),
+    "F8_E8M0": ("u1", 0xFF, 0xFF),
 }
+_FNUZ = ("F8_E4M3FNUZ", "F8_E5M2FNUZ")
+_FINITE_BYTES = 1 << 17  # looked at together: with the intermediate result they stay in the cache
+_scratch = Scratch()
 
 
 def check_finite(payload: Payload) -> None:
     """Refuse NaN and infinity.
 
-    NumPy looks at the bits. torch's threads wait for each other, so where other threads have work to do it takes up to
-    a hundred times as long.
+    NumPy looks at the bits: at the largest ones first, which takes a tenth of the time of `isfinite`. torch's threads
+    wait for each other, so where other threads have work to do it takes up to a hundred times as long.
 
     Raises:
         NonFiniteError: says how many of how many numbers aren't finite.
     """
     for name, info, data in _slices(payload.data, payload.layout):
-        if info.dtype not in FLOATS or not len(data):
+        if info.dtype not in FLOATS:
             continue
-        if info.dtype in _NOT_FINITE:
-            mask, wanted = _NOT_FINITE[info.dtype]
-            bits = data.view(f"u{ELEMENT_SIZE[info.dtype]}")
-            bad = np.count_nonzero((bits & bits.dtype.type(mask)) == wanted)
-        else:
-            found = np.isfinite(data.view(_numpy_dtype(name, info)))
-            bad = found.size - np.count_nonzero(found)
-        if bad:
-            total = len(data) // ELEMENT_SIZE[info.dtype]
+        parts = [data[start : start + _FINITE_BYTES] for start in range(0, len(data), _FINITE_BYTES)]
+        if any(_not_finite(info.dtype, part, counted=False) for part in parts):
+            # A complex number with two parts that aren't finite is one number.
+            bad, total = sum(_not_finite(info.dtype, part, counted=True) for part in parts), math.prod(info.shape)
             raise NonFiniteError(f"tensor {name!r} holds {bad:,} of {total:,} numbers that are NaN or infinite")
+
+
+def _not_finite(dtype: str, data: Bytes, *, counted: bool) -> int:
+    """How many numbers are NaN or infinite; unless that is to be counted, whether there is one."""
+    if dtype in _FNUZ:
+        return int(np.count_nonzero(data == 0x80))
+    kind, mask, first = _FIRST_NOT_FINITE[dtype]
+    bits = data.view(kind)
+    rest = _scratch.take(len(data)).view(kind)
+    np.bitwise_and(bits, bits.dtype.type(mask), out=rest)
+    if not counted:
+        return int(rest.max() >= first)
+    found = rest >= first
+    return int(np.count_nonzero(found.reshape(-1, 2).any(1) if dtype == "C64" else found))
 
 
 def new_tensor(name: str, info: TensorInfo, *, as_numpy: bool) -> tuple[Any, Bytes]:
@@ -180,13 +217,18 @@ def memory_of(name: str, value: Any) -> tuple[TensorInfo, Bytes]:
         if short not in ELEMENT_SIZE or isinstance(value, np.ma.MaskedArray):
             raise UsageError(f"out[{name!r}] can't be read into: it is a {type(value).__name__} of {value.dtype}")
         return TensorInfo(short, value.shape), value.reshape(-1).view(np.uint8)
-    import torch
-
-    strided = value.device.type == "cpu" and value.layout == torch.strided and value.is_contiguous()
-    if not strided or value.is_neg() or value.is_conj() or value.is_quantized:
+    if not _is_plain(value):
         raise UsageError(f"out[{name!r}] can't be read into: it must be a contiguous plain tensor on the CPU")
     info = TensorInfo(_short(value.dtype), tuple(value.shape))
     return info, _bytes_at(value.data_ptr(), nbytes(info))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a torch tensor's memory holds its elements, row-major, on the CPU."""
+    import torch
+
+    strided = tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
+    return strided and not (tensor.is_neg() or tensor.is_conj() or tensor.is_quantized)
 
 
 def slots_of(value: Any) -> Sequence[Any]:
