@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from casstore.build.asked import EMPTY_NAME
 from casstore.build.plan import NAMED, Plan
 from casstore.core.handle import Handle
 from casstore.data.gather import Found, Gathered, gather
@@ -137,8 +138,9 @@ def _collect_rows(one: _Joined) -> None:
     start = 0
     for number in range(1, len(asked) + 1):
         if number == len(asked) or asked.row_number(number) != asked.row_number(start):
-            row = asked.rows[asked.row_number(start)]
-            one.rows[row.group, row.sample] = row, range(start, number)
+            if asked.row_number(start) != asked.empty_row:
+                row = asked.rows[asked.row_number(start)]
+                one.rows[row.group, row.sample] = row, range(start, number)
             start = number
 
 
@@ -167,7 +169,8 @@ def _refuse_missing(joined: Sequence[_Joined]) -> None:
         if not one.found.misses:
             continue
         numbers = {number: name for name, (_, triples) in one.rows.items() for number in triples}
-        told = [f"{_told(numbers[number])} ({miss})" for number, miss in list(one.found.misses.items())[:NAMED]]
+        misses = list(one.found.misses.items())[:NAMED]
+        told = [f"{_told(numbers.get(number, ('', EMPTY_NAME)))} ({miss})" for number, miss in misses]
         more = len(one.found.misses) - len(told)
         first = next(iter(one.found.misses.values()))
         raise MissError(

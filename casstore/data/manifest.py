@@ -220,7 +220,7 @@ class Manifest:
             if label.empty == NONE:
                 raise UsageError(
                     f"nothing is stored of the empty text with {label.recipe!r}, for EMPTY under {label.name!r}; "
-                    "encode it with store.plan(store.inputs([{'text': ''}]), recipe, role='text') and store.build"
+                    "plan it along, with store.plan(..., empty_text=True), and build that"
                 )
             return label.empty
         resolutions = label.resolutions(row)

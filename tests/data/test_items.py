@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data.helpers import COUNT, encode_text
+from data.helpers import CLIP, COUNT, encode_text
 from kit import picture, spy
 from torch.utils.data import BatchSampler, DataLoader, default_collate
 
 import casstore
 from casstore.data import EMPTY, Dataset, Pick, Row
-from casstore.errors import UsageError
+from casstore.errors import MissError, UsageError
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -201,9 +201,9 @@ def test_a_pick_chooses_resolution_and_variation(store: casstore.Store, training
 
 
 def test_the_empty_text_is_reached_by_a_pick(training: Any) -> None:
-    """Once it is stored, each dataset has it; before, the error says how to store it."""
+    """However it came to be stored, each dataset has it; before, the error says how to store it."""
     store = training.store
-    with training.dataset() as dataset, pytest.raises(UsageError, match=r"empty text.*store\.plan"):
+    with training.dataset() as dataset, pytest.raises(UsageError, match=r"empty text.*store\.plan.*empty_text=True"):
         dataset[Pick(0, {"text": EMPTY})]
     store.build(store.plan(store.inputs([{"caption": ""}]), training.text.recipe, role="caption"), encode_text)
     with training.dataset() as dataset:
@@ -213,6 +213,24 @@ def test_the_empty_text_is_reached_by_a_pick(training: Any) -> None:
         assert len(dataset) == COUNT
         with pytest.raises(UsageError, match="empty text"):
             dataset[Pick(3, {"image": EMPTY})]
+
+
+def test_the_empty_text_that_is_planned_along_is_no_row(training: Any) -> None:
+    """A plan with it joins as one without; it is missed, left out and filled with zeros by nobody."""
+    store = training.store
+    text = store.plan(training.inputs, CLIP, role="caption", empty_text=True)
+    with pytest.raises(MissError, match=r"1 of 13 variants of text aren't stored: '\(the empty text\)' \(new"):
+        store.dataset(image=training.image, text=text)
+    for missing in ("skip", "zeros"):
+        with store.dataset(image=training.image, text=text, missing=missing) as dataset:
+            assert (len(dataset), dataset.skipped, dataset.zeros) == (COUNT, 0, 0)
+            with pytest.raises(UsageError, match="empty_text=True"):
+                dataset[Pick(0, {"text": EMPTY})]
+    assert store.build(text, encode_text).encoded == 1
+    with store.dataset(image=training.image, text=text) as dataset:
+        assert [dataset.sample(n) for n in range(len(dataset))] == [f"s{n:02}" for n in range(COUNT)]
+        assert dataset[Pick(3, {"text": EMPTY})]["length"] == 0
+        assert (dataset[3]["length"], dataset.variations(3)) == (9, {"image": 1, "text": 1})
 
 
 def test_shapes_and_weights_come_from_the_manifest(training: Any) -> None:
