@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from casstore.core.handle import Handle
 from casstore.core.read import damaged, read_part
-from casstore.errors import CorruptObjectError
+from casstore.errors import CasstoreError, CorruptObjectError
+from casstore.identity.keys import key_digest
+from casstore.index.holders import holders_of
 from casstore.index.objects import object_rows
 from casstore.index.readonly import retried
 from casstore.index.variants import PartRow
@@ -47,6 +49,15 @@ class Again:
         """
         handle = self._opened()
         return retried(lambda: _read(handle, stored, layout, out))
+
+    def keys(self, digest: bytes, recipe: bytes) -> list[str]:
+        """What an object is stored under with a recipe: digests of keys, in hex. It is for a message, so that an index
+        which can't be read just now only makes it shorter."""
+        try:
+            with self._opened().index.read() as connection:
+                return [key_digest(*key).hex() for key in holders_of(connection, digest) if key[3] == recipe]
+        except CasstoreError:
+            return []
 
     def _opened(self) -> Handle:
         with _opening:

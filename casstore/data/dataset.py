@@ -74,7 +74,7 @@ class Dataset:
         Raises:
             IndexError: there is no such row.
             UsageError: no such variant, or several resolutions and none was named.
-            MissError: an object is damaged or gone; it names the sample.
+            MissError: an object is damaged or gone; it names the sample and the key.
         """
         return self._items([pick], shared=False)[0]
 

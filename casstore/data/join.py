@@ -236,6 +236,7 @@ def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered
     label = Label(
         one.label,
         one.plan.recipe.name,
+        one.plan.recipe.digest,
         np.array(first, np.int32),
         np.array(form, np.int32),
         np.array(entries, np.int32),

@@ -84,7 +84,7 @@ class Reader:
         """Read what was prepared, in any thread; returns its items.
 
         Raises:
-            MissError: an object is gone or damaged; names the sample and what is missing.
+            MissError: an object is gone or damaged; names the sample, and the key of what is missing.
         """
         rows, jobs, found = prepared
         began = time.perf_counter()
@@ -168,9 +168,11 @@ class Reader:
             labels = zip(self._manifest.labels, begins, strict=True)
             label = next(label for label, begin in labels if entry in self._manifest.entries.parts(begin))
             told = f"{self._manifest.told(row)}: nothing to serve for its {label.name}"
-            key = f"{label.recipe}, object {stored.digest.hex()}"
+            keys = " or ".join(self._again.keys(stored.digest, label.recipe_digest)) or "isn't in the index any more"
+            where = f"{label.recipe}, key {keys}, object {stored.digest.hex()}"
             raise MissError(
-                f"{told} ({key}): {error}. Build the plan again, and make the dataset anew", Miss("damaged", str(error))
+                f"{told} ({where}): {error}. Build the plan again, and make the dataset anew",
+                Miss("damaged", str(error)),
             ) from error
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ class Label:
 
     Attributes:
         name: what the plan is called here.
-        recipe: its recipe's name.
+        recipe, recipe_digest: its recipe.
         first: int32 [rows], where each row's variants begin in `entries`.
         form: int32 [rows], which of `forms` each row has.
         entries: int32 [variants]: the first part of each.
@@ -107,6 +107,7 @@ class Label:
 
     name: str
     recipe: str
+    recipe_digest: bytes
     first: Array
     form: Array
     entries: Array

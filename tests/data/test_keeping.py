@@ -256,7 +256,8 @@ def test_objects_may_be_repacked_under_a_running_epoch(training: Any) -> None:
 def test_a_damaged_object_is_a_typed_error_that_names_the_sample(training: Any, how: str, workers: int) -> None:
     """The class survives a worker, the damage is noted, other items are read, and a build heals it."""
     store = training.store
-    hit = store.lookup(training.image.row(4).key)
+    key = training.image.row(4).key
+    hit = store.lookup(key)
     path = next(path for path in object_files(store.path) if path.stem == hit.digests[0])
     path.chmod(0o600)
     with training.dataset() as dataset:
@@ -266,12 +267,29 @@ def test_a_damaged_object_is_a_typed_error_that_names_the_sample(training: Any, 
         else:
             data = path.read_bytes()
             path.write_bytes(data[:-9] if how == "cut" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
-        with pytest.raises(MissError, match=rf"sample 's04': .* for its image \(fake, object {path.stem}"):
+        named = rf"sample 's04': .* for its image \(fake, key {key.digest.hex()}, object {path.stem}"
+        with pytest.raises(MissError, match=named):
             list(DataLoader(dataset, batch_size=2, sampler=[0, 1, 3, 4], num_workers=workers))
         assert dataset[3]["sample"] == "s03"
         assert str(store.lookup(training.image.row(4).key)).startswith("damaged")
         store.build(training.again()[0], training.encoder)
         assert torch.equal(dataset[4]["latent"], expected)
+
+
+def test_an_object_of_several_keys_is_named_with_each(store: casstore.Store) -> None:
+    """Equal tensors are one object: nobody can tell which of the keys a row means, but those of other recipes go."""
+    recipes = [casstore.Recipe(name, code=1) for name in ("same", "other")]
+    given = [{"sample": str(n), "caption": f"text {n}"} for n in range(2)]
+    plans = [store.plan(store.inputs(given), recipe, role="caption") for recipe in recipes]
+    for plan in plans:
+        store.build(plan, lambda items: [{"t": torch.zeros(3)} for _ in items])
+    (path,) = object_files(store.path)
+    with store.dataset(text=plans[0]) as dataset:
+        path.unlink()
+        with pytest.raises(MissError) as told:
+            dataset[1]
+    assert all(plans[0].row(n).key.digest.hex() in str(told.value) for n in range(2))
+    assert plans[1].row(1).key.digest.hex() not in str(told.value)
 
 
 def test_an_object_that_was_swept_is_a_typed_error(training: Any) -> None:
