@@ -82,6 +82,17 @@ class Asked:
             setattr(found, name, array("i", [column[number] for number in numbers]))
         return found
 
+    def only_empty_text(self) -> Asked:
+        """Only the empty text, with the params of the first triple."""
+        found = Asked((), self.roles, self.recipe)
+        found._add_empty_text(self.params(0))
+        return found
+
+    def _add_empty_text(self, params: str) -> int:
+        self.empty_row = len(self.rows)
+        self.rows = [*self.rows, Row(EMPTY_NAME, {self.roles[0]: (EMPTY_TEXT,)})]
+        return self._add(self.empty_row, 0, self._number(resolutions.FULL), self._number(params))
+
     def row_number(self, number: int) -> int:
         """Which of the rows a triple is about."""
         return self._row[number]
@@ -244,9 +255,7 @@ class Asked:
                     yield added, identity
         if empty is not None:
             assert same is not None
-            self.empty_row = len(self.rows)
-            self.rows = [*self.rows, Row(EMPTY_NAME, {self.roles[0]: (EMPTY_TEXT,)})]
-            added = self._add(self.empty_row, 0, self._number(resolutions.FULL), self._number(same))
+            added = self._add_empty_text(same)
             yield added, ("text", empty, empty, recipe.digest, resolutions.FULL, 0, same)
 
 

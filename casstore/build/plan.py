@@ -166,6 +166,10 @@ class Plan:
             numbers[int.from_bytes(digest[:8]) * count >> 64].append(number)
         return tuple(self._part(part, self.absent if i == 0 else 0) for i, part in enumerate(numbers))
 
+    def only(self, number: int, miss: Miss) -> Plan:
+        """This plan of one triple, which isn't served for this reason."""
+        return replace(self, asked=self.asked.part([number]), missing={0: miss}, lacking={}, absent=0)
+
     def _part(self, numbers: Sequence[int], absent: int) -> Plan:
         missing = {new: self.missing[old] for new, old in enumerate(numbers) if old in self.missing}
         lacking = {new: self.lacking[old] for new, old in enumerate(numbers) if old in self.lacking}

@@ -14,7 +14,7 @@ from casstore.build.asked import EMPTY_NAME
 from casstore.build.plan import NAMED, Plan
 from casstore.core.handle import Handle
 from casstore.data.gather import Found, Gathered, gather
-from casstore.data.manifest import NONE, Form, Label, Manifest, Texts
+from casstore.data.manifest import NONE, Array, Form, Label, Manifest, Texts
 from casstore.errors import MissError, UsageError
 from casstore.sources.inputs import Row
 
@@ -51,11 +51,13 @@ class Join:
         manifest: the rows.
         skipped: how many were left out.
         zeros: how many variants are zeros.
+        numbers: {label: int32 [variants], beside `Label.entries`: the triple of each; -1: none}
     """
 
     manifest: Manifest
     skipped: int
     zeros: int
+    numbers: Mapping[str, Array]
 
 
 def join(
@@ -97,15 +99,16 @@ def join(
     skipped, zeros = len(order) - len(whole), 0
     _check_names(joined, whole, reserved)
     labels: list[Label] = []
+    numbers: dict[str, Array] = {}
     for one in joined:
-        share, made = _label(one, whole, joined[0], gathered)
+        share, numbers[one.label], made = _label(one, whole, joined[0], gathered)
         labels.append(share)
         zeros += made
     if skipped:
         _log.warning("%d of %d rows are left out: not all of them is stored, or in every plan", skipped, len(order))
     if zeros:
         _log.warning("%d variants of %d rows aren't stored and are zeros", zeros, len(whole))
-    return Join(_manifest(joined, whole, gathered, labels, paths=paths), skipped, zeros)
+    return Join(_manifest(joined, whole, gathered, labels, paths=paths), skipped, zeros, numbers)
 
 
 def _check(plans: Mapping[str, Plan], names: Names | None, missing: object) -> None:
@@ -209,11 +212,12 @@ def _check_names(joined: Sequence[_Joined], rows: Sequence[Name], reserved: Sequ
             taken[name] = one.label
 
 
-def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered) -> tuple[Label, int]:
-    """A plan's share, and how many of its variants are zeros."""
+def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered) -> tuple[Label, Array, int]:
+    """A plan's share, the triple of each of its variants (-1: none), and how many of them are zeros."""
     first: list[int] = []
     form: list[int] = []
     entries: list[int] = []
+    numbers: list[int] = []
     forms: dict[Form, int] = {}
     zeros = _Zeros(one, gathered)
     for name in rows:
@@ -227,11 +231,13 @@ def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered
             assert resolution is not None
             told.append((one.plan.asked.variation(number), resolution))
             entries.append(entry)
+            numbers.append(number)
         if not triples:
             beside = lead.plan.asked.resolution(lead.rows[name][1][0]) if name in lead.rows else None
             resolution, entry = zeros.take(name, beside, only=True)
             told.append((0, resolution))
             entries.append(entry)
+            numbers.append(NONE)
         form.append(forms.setdefault(tuple(told), len(forms)))
     label = Label(
         one.label,
@@ -244,7 +250,7 @@ def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered
         one.names,
         one.found.empty,
     )
-    return label, zeros.count
+    return label, np.array(numbers, np.int32), zeros.count
 
 
 class _Zeros:
