@@ -56,7 +56,7 @@ class Dataset:
         self._lease = Lease(handle, recipes)  # before the first look, so that nothing of it can go
         try:
             reserved = ["sample", "group", *([source] if source else [])]
-            found = join(handle, plans, names, missing, reserved, paths=source is not None)
+            found = join(handle, plans, names, missing, reserved, source=source)
         except BaseException:
             self._lease.close()
             raise

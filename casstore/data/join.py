@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,8 +15,9 @@ from casstore.build.plan import NAMED, Plan
 from casstore.core.handle import Handle
 from casstore.data.gather import Found, Gathered, gather
 from casstore.data.manifest import NONE, Array, Form, Label, Manifest, Texts
+from casstore.data.sources import Source
 from casstore.errors import MissError, UsageError
-from casstore.sources.inputs import Row
+from casstore.sources.inputs import Cell, Row
 
 _log = logging.getLogger("casstore.data")
 
@@ -67,7 +68,7 @@ def join(
     missing: Missing,
     reserved: Sequence[str],
     *,
-    paths: bool,
+    source: Source | None,
 ) -> Join:
     """Join plans.
 
@@ -77,7 +78,7 @@ def join(
         names: what is wanted of them.
         missing: what becomes of rows that lack something.
         reserved: names that an item has besides.
-        paths: note the files that the rows come from.
+        source: note the files that the rows come from; with "image" also what they held.
 
     Raises:
         UsageError: arguments that can't be meant, plans with different rows, or names that two of them share.
@@ -108,7 +109,7 @@ def join(
         _log.warning("%d of %d rows are left out: not all of them is stored, or in every plan", skipped, len(order))
     if zeros:
         _log.warning("%d variants of %d rows aren't stored and are zeros", zeros, len(whole))
-    return Join(_manifest(joined, whole, gathered, labels, paths=paths), skipped, zeros, numbers)
+    return Join(_manifest(joined, whole, gathered, labels, source), skipped, zeros, numbers)
 
 
 def _check(plans: Mapping[str, Plan], names: Names | None, missing: object) -> None:
@@ -297,7 +298,7 @@ class _Zeros:
 
 
 def _manifest(
-    joined: Sequence[_Joined], rows: Sequence[Name], gathered: Gathered, labels: Sequence[Label], *, paths: bool
+    joined: Sequence[_Joined], rows: Sequence[Name], gathered: Gathered, labels: Sequence[Label], source: Source | None
 ) -> Manifest:
     found = [[one.rows[name][0] for one in joined if name in one.rows] for name in rows]
     groups = Texts(group for group, _ in rows) if any(group for group, _ in rows) else None
@@ -306,6 +307,8 @@ def _manifest(
         for number, same in enumerate(found)
         if any(row.values for row in same)
     }
+    files = [_file(joined, name) for name in rows] if source else []
+    digests = b"".join(file.content.digest if file and file.content else bytes(32) for file in files)
     return Manifest(
         gathered.entries(),
         tuple(labels),
@@ -313,18 +316,19 @@ def _manifest(
         groups,
         np.array([same[0].weight for same in found], np.float64),
         facts,
-        Texts(_first(_path, joined, name) for name in rows) if paths else None,
+        Texts((file.path or "") if file else "" for file in files) if source else None,
+        np.frombuffer(digests, np.uint8).reshape(-1, 32) if source == "image" else None,
     )
 
 
-def _first(tell: Callable[[_Joined, Name], str], joined: Sequence[_Joined], name: Name) -> str:
-    return next((found for one in joined if name in one.rows and (found := tell(one, name))), "")
-
-
-def _path(one: _Joined, name: Name) -> str:
-    row, _ = one.rows[name]
-    cells = row.roles.get(one.plan.roles[0], ())
-    return (cells[0].path or "") if cells and not (cells[0].content and cells[0].content.kind == "text") else ""
+def _file(joined: Sequence[_Joined], name: Name) -> Cell | None:
+    """The file that a row comes from, by the first plan that tells."""
+    for one in joined:
+        row, _ = one.rows.get(name, (None, None))
+        for cell in (row.roles.get(one.plan.roles[0], ()) if row is not None else ())[:1]:
+            if cell.path and not (cell.content and cell.content.kind == "text"):
+                return cell
+    return None
 
 
 def _told(name: Name) -> str:

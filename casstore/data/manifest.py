@@ -157,6 +157,7 @@ class Manifest:
         weights: float64 [rows].
         facts: {row: its values}, of those that have any.
         paths: of the sources of the rows ("": none), where they are wanted.
+        contents: uint8 [rows, 32], digests of what these files held, where that is wanted.
     """
 
     entries: Entries
@@ -166,6 +167,7 @@ class Manifest:
     weights: Array
     facts: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     paths: Texts | None = None
+    contents: Array | None = None
 
     def __len__(self) -> int:
         return len(self.samples)

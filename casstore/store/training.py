@@ -37,8 +37,9 @@ class Training:
             missing: what becomes of a row that isn't in all plans, or of which not all is stored: "error"; "skip": it
                 is left out; "zeros": zeros like the most items of that resolution. Left out and zeros are counted
                 (`dataset.skipped`, `dataset.zeros`) and told to the log.
-            source: what an item has of the file of its row: "path", or "image": the picture, PIL RGB, upright, as the
-                file is when it is read. Both under that name.
+            source: what an item has of the file of its row: "path", or "image": the picture, PIL RGB, upright; both
+                under that name. A file that isn't any more what was planned is a `SourceChangedError` when its picture
+                is read.
             encoders: {label: encoder as for `build`}: an object that turns out damaged or missing is made again on the
                 spot, once, by whichever process or thread reads it, and told to the log. The encoder and the rows of
                 the plan travel to workers, so they have to be picklable where these aren't forked.

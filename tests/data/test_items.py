@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle  # noqa: TID251
 import threading
 from typing import Any
@@ -15,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, default_collate
 
 import casstore
 from casstore.data import EMPTY, Dataset, Pick, Row
-from casstore.errors import MissError, UsageError
+from casstore.errors import MissError, SourceChangedError, UsageError
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -300,6 +301,25 @@ def test_the_raw_picture_may_be_wanted_too(training: Any) -> None:
         assert len(default_collate(dataset.__getitems__([0, 1]))["image"]) == 2
     with pytest.raises(UsageError, match="'path', 'image'"):
         training.dataset(source="both")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_picture_that_isnt_the_planned_one_any_more_is_refused(training: Any, workers: int) -> None:
+    """Its bytes count: another one of the same size and time is named with its sample, a touched one is read."""
+    path = training.folder / "p004.png"
+    before = path.stat()
+    with training.dataset(source="image") as dataset:
+        os.utime(path)
+        assert dataset[4]["image"].size == (64, 64)
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with pytest.raises(SourceChangedError, match=r"'s04': .*p004\.png changed since it was planned; scan and plan"):
+            list(DataLoader(dataset, batch_size=1, sampler=[3, 4], num_workers=workers, collate_fn=list))
+        assert dataset[3]["image"].size == (64, 64)
+    with training.dataset(source="path") as dataset:
+        assert dataset[4]["path"] == str(path)
 
 
 def test_groups_are_told_where_there_are_any(store: casstore.Store, tmp_path: Any) -> None:
