@@ -16,9 +16,10 @@ from kit import as_nobody, object_files
 from torch.utils.data import DataLoader
 
 import casstore
-from casstore.errors import MissError
+from casstore.errors import MissError, StoreBusyError
 from casstore.index.owners import save_reader
 from casstore.locks import FileLock
+from casstore.upkeep.restore import restore
 
 
 def sweep(store: casstore.Store) -> Any:
@@ -156,6 +157,29 @@ def test_a_killed_process_holds_nothing(training: Any) -> None:
         assert sweep(store).swept == 0
     assert sweep(store).swept == COUNT
     assert (owners(store), sql(store, "SELECT * FROM owners")) == ([], [])
+
+
+def test_no_index_is_restored_under_an_open_dataset(training: Any, tmp_path: Path) -> None:
+    """A restored index wouldn't know what it may read. It holds the store without having it open, until it dies."""
+    store = training.store
+    path, backup = store.path, str(tmp_path / "backup.sqlite")
+    store.copy_index(backup)
+
+    def work(me: Any) -> None:
+        with casstore.open(path) as mine:
+            dataset = mine.dataset(image=training.image)
+        me.say(len(dataset))
+        me.hear()
+
+    with child(work) as other:
+        assert other.hear() == COUNT
+        store.close()
+        with pytest.raises(StoreBusyError, match=f"read by a dataset of process {other.pid} on .*nothing was changed"):
+            restore(path, backup, yes=True)
+    report = restore(path, backup, yes=True)
+    assert report.variants == 2 * COUNT
+    with casstore.open(path) as again:
+        assert (owners(again), sql(again, "SELECT * FROM owners")) == ([], [])
 
 
 def test_a_copy_in_another_process_keeps_the_objects(training: Any) -> None:
