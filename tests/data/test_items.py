@@ -12,7 +12,7 @@ import pytest
 import torch
 from data.helpers import CLIP, COUNT, encode_text
 from kit import picture, spy
-from torch.utils.data import BatchSampler, DataLoader, default_collate
+from torch.utils.data import BatchSampler, DataLoader, WeightedRandomSampler, default_collate
 
 import casstore
 from casstore.data import EMPTY, Dataset, Pick, Row
@@ -244,6 +244,20 @@ def test_shapes_and_weights_come_from_the_manifest(training: Any) -> None:
         )
         assert dataset.weights.tolist() == [float(n + 1) for n in range(COUNT)]
         assert (dataset.sample(-1), dataset.group(0), dataset.labels) == ("s11", "", ("image", "text"))
+
+
+def test_weights_are_for_samplers_and_values_of_rows_come_with_items(store: casstore.Store) -> None:
+    """A row that weighs nothing is never drawn by torch's sampler; weights of captions are facts of their row."""
+    given = [
+        {"sample": str(n), "weight": n, "caption": ["a", f"b{n}"], "values": {"caption_weights": [3, n]}}
+        for n in range(3)
+    ]
+    plan = store.plan(store.inputs(given), CLIP, role="caption")
+    store.build(plan, encode_text)
+    with store.dataset(text=plan) as dataset:
+        drawn = list(WeightedRandomSampler(dataset.weights.tolist(), 50))
+        assert 0 not in drawn and [dataset[n]["caption_weights"] for n in set(drawn)] == [[3, n] for n in set(drawn)]
+        assert dataset[Pick(2, {"text": 1})]["caption_weights"] == [3, 2]
 
 
 # -- in process, streams, sources --------------------------------------------------------------------------------------
