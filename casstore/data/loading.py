@@ -172,20 +172,18 @@ class Reader:
             row, begins = prepared.found[number]
             pairs = zip(self._manifest.labels, begins, strict=True)
             label, begin = next(pair for pair in pairs if entry in self._manifest.entries.parts(pair[1]))
+            told = self._manifest.told(row) + (", the empty text" if begin == label.empty else "")
             maker = self._makers.get(label.name)
             if maker is None or self._again.opened().read_only:
-                keys = (
-                    " or ".join(self._again.keys(stored.digest, label.recipe_digest)) or "isn't in the index any more"
-                )
+                keys = self._again.keys(stored.digest, label.recipe_digest)
                 advice = f"{error}. Build the plan again, and make the dataset anew"
-                raise self._miss(row, label, keys, stored, advice) from error
+                raise _miss(told, label, keys, stored, advice) from error
             plan = maker.planned(label, row, begin)
             try:
-                made = maker.make(self._again.opened(), plan, self._manifest.told(row))
+                made = maker.make(self._again.opened(), plan, told)
                 self._take(made, label, begin, [each for each in prepared.jobs if each[1] == number])
             except CorruptObjectError as why:
-                key = maker.key(plan).digest.hex()
-                raise self._miss(row, label, key, stored, f"{error}; {why}") from why
+                raise _miss(told, label, [maker.key(plan).digest.hex()], stored, f"{error}; {why}") from why
 
     def _take(self, made: VariantRow, label: Label, begin: int, jobs: Sequence[Job]) -> None:
         """Read all that an item has of a variant that was made again, so that nothing of what it was before stays.
@@ -208,14 +206,14 @@ class Reader:
             read_part(self._again.opened(), part, known.layout(entry), out)
             self._moved[entry] = part.stored
 
-    def _miss(self, row: int, label: Label, keys: str, stored: Stored, why: str) -> MissError:
-        told = f"{self._manifest.told(row)}: nothing to serve for its {label.name}"
-        where = f"{label.recipe}, key {keys}, object {stored.digest.hex()}"
-        return MissError(f"{told} ({where}): {why}", Miss("damaged", why))
-
     def close(self) -> None:
         """Give back what was opened."""
         self._again.close()
+
+
+def _miss(told: str, label: Label, keys: Sequence[str], stored: Stored, why: str) -> MissError:
+    where = f"{label.recipe}, key {' or '.join(keys) or 'not in the index any more'}, object {stored.digest.hex()}"
+    return MissError(f"{told}: nothing to serve for its {label.name} ({where}): {why}", Miss("damaged", why))
 
 
 def _selected(label: Label, text: str) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def test_a_file_of_another_shape_behind_the_store_costs_its_row_or_its_batch(tra
             assert torch.equal(item["latent"], latent)
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(200_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "count", [20_000, pytest.param(200_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+)
 def test_many_rows_cost_few_bytes_and_reading_them_none(store: casstore.Store, count: int) -> None:
     """T56: what a row takes is told by its arrays and its name; an epoch leaves nothing behind."""
     names = [f"folder/picture_{n:07}.png" for n in range(count)]

@@ -163,7 +163,7 @@ def test_the_right_variant_is_made_of_rows_that_have_many(store: casstore.Store,
 
 
 @pytest.mark.parametrize("along", [True, False])
-def test_the_empty_text_is_made_again_too(training: Any, along: bool) -> None:
+def test_the_empty_text_is_made_again_too(training: Any, along: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Whether it was planned along with the rows, or is stored for another reason."""
     store = training.store
     store.build(store.plan(training.inputs, CLIP, role="caption", empty_text=True), encode_text)
@@ -172,6 +172,7 @@ def test_the_empty_text_is_made_again_too(training: Any, along: bool) -> None:
         spoil(store, casstore.Key.text("", CLIP))
         assert dataset[Pick(3, {"text": EMPTY})]["hidden"].abs().sum() == 0
         assert store.lookup(casstore.Key.text("", CLIP)).digests
+    assert "sample 's03', the empty text: what was stored with clip" in caplog.text
 
 
 def test_what_was_swept_is_made_again(training: Any, noting: Noting) -> None:
