@@ -18,6 +18,7 @@
     ├── StoreIOError (OSError)                       1   any other failure of the file system
     ├── MissError (KeyError)                         1   nothing is stored under the key; carries the Miss
     ├── SourceNotFoundError (FileNotFoundError)      1   the file that was asked for isn't there
+    ├── SourceChangedError                           1   the file doesn't hold any more what was planned
     ├── PictureError                                 1   the file is no picture that can be decoded
     ├── TextError                                    1   the file is no text that can be read
     ├── IdentityMismatchError                        1   it was made with another recipe than the expected one
@@ -148,6 +149,10 @@ class MissError(CasstoreError, KeyError):
 
 class SourceNotFoundError(CasstoreError, FileNotFoundError):
     """The file that was asked for isn't there or can't be read."""
+
+
+class SourceChangedError(CasstoreError):
+    """A file doesn't hold any more what was planned."""
 
 
 class PictureError(CasstoreError):

@@ -13,19 +13,23 @@ from casstore.build.cells import Cells, kind_of, members_of, resolutions_of, sid
 from casstore.errors import UsageError
 from casstore.identity import resolutions
 from casstore.identity.canonical import canonical
+from casstore.identity.contents import text_content
 from casstore.identity.keys import Key, Together
 from casstore.identity.recipes import Recipe
 from casstore.index.variants import Identity
 from casstore.index.variants import identity as plain
 from casstore.model import Miss
 from casstore.sources.columns import DIGEST, FileRows
-from casstore.sources.inputs import Row
+from casstore.sources.inputs import Cell, Row
 
 Params = Mapping[str, Any] | Callable[[Row], Mapping[str, Any]] | None
 """Further JSON that tells variants apart: the same for all rows, or what a function says of each."""
 Variations = int | Callable[[Row], int] | None
 """How many variations of each row; None: one, or as many as its role has contents."""
 
+EMPTY_TEXT = Cell(text_content(""))
+EMPTY_NAME = "(the empty text)"
+"""What the empty text is called where a sample is named: it is planned along with the rows, and is none of them."""
 _NONE = -1
 _UNKNOWN = (-1, -1, -1)  # a size
 
@@ -37,10 +41,14 @@ class Asked:
         rows: what is planned.
         roles: the primary and its members.
         recipe: what is wanted.
+
+    Attributes:
+        empty_row: which of the rows is the empty text, planned along; None: it wasn't asked for, or a row has it.
     """
 
     def __init__(self, rows: Sequence[Row], roles: tuple[str, ...], recipe: Recipe) -> None:
         self.rows, self.roles, self.recipe = rows, roles, recipe
+        self.empty_row: int | None = None
         self._row = array("i")
         self._variation = array("i")
         self._resolution = array("i")
@@ -67,11 +75,22 @@ class Asked:
     def part(self, numbers: Sequence[int]) -> Asked:
         """The triples of these numbers."""
         found = Asked(self.rows, self.roles, self.recipe)
-        found._names, found._texts = self._names, self._texts
+        found._names, found._texts, found.empty_row = self._names, self._texts, self.empty_row
         for name in ("_row", "_variation", "_resolution", "_params"):
             column = getattr(self, name)
             setattr(found, name, array("i", [column[number] for number in numbers]))
         return found
+
+    def only_empty_text(self) -> Asked:
+        """Only the empty text, with the params of the first triple."""
+        found = Asked((), self.roles, self.recipe)
+        found._add_empty_text(self.params(0))
+        return found
+
+    def _add_empty_text(self, params: str) -> int:
+        self.empty_row = len(self.rows)
+        self.rows = [*self.rows, Row(EMPTY_NAME, {self.roles[0]: (EMPTY_TEXT,)})]
+        return self._add(self.empty_row, 0, self._number(resolutions.FULL), self._number(params))
 
     def row_number(self, number: int) -> int:
         """Which of the rows a triple is about."""
@@ -138,7 +157,7 @@ class Asked:
         return None if key is None else plain(key)
 
     def ask(
-        self, wanted: resolutions.Resolutions, params: Params, variations: Variations
+        self, wanted: resolutions.Resolutions, params: Params, variations: Variations, *, empty_text: bool = False
     ) -> Iterator[tuple[int, Identity | Miss]]:
         """Add the triples, one after the other.
 
@@ -146,6 +165,7 @@ class Asked:
             wanted: the resolution.
             params: see `Params`; a function isn't asked about rows that can't be read.
             variations: see `Variations`.
+            empty_text: the empty text as well, once; the rows are texts.
 
         Yields:
             The number of each triple, and its key as plain values; or why it has none.
@@ -154,7 +174,7 @@ class Asked:
         many = variations if isinstance(variations, int) else 1 if variations is None else None
         if isinstance(self.rows, FileRows) and same is not None and many is not None and not callable(wanted):
             return self._ask_files(self.rows, wanted, same, many)
-        return self._ask_rows(wanted, params if same is None else None, same, variations)
+        return self._ask_rows(wanted, params if same is None else None, same, variations, empty_text=empty_text)
 
     def _ask_files(
         self, rows: FileRows, wanted: resolutions.Resolutions, params: str, variations: int
@@ -197,9 +217,17 @@ class Asked:
                     yield len(self._row) - 1, ("file", digest, digest, recipe, resolution, variation, params)
 
     def _ask_rows(
-        self, wanted: resolutions.Resolutions, params_of: Any, same: str | None, variations: Variations
+        self,
+        wanted: resolutions.Resolutions,
+        params_of: Any,
+        same: str | None,
+        variations: Variations,
+        *,
+        empty_text: bool,
     ) -> Iterator[tuple[int, Identity | Miss]]:
         recipe, none = self.recipe, self._number("{}")
+        assert EMPTY_TEXT.content is not None
+        empty = EMPTY_TEXT.content.digest if empty_text else None
         for place, row in enumerate(self.rows):
             try:
                 contents = side_by_side(row, self.roles)
@@ -225,10 +253,16 @@ class Asked:
                 members = members_of(cells)
                 inputs = Together.of(content, members).inputs.digest if members else content.digest
                 key_variation = variation if len(contents) == 1 else 0
+                if content.digest == empty:
+                    empty = None  # a row has it; asked for once more it would only be counted twice
                 for resolution in chosen:
                     added = self._add(place, variation, self._number(resolution), params)
                     identity = (content.kind, content.digest, inputs, recipe.digest, resolution, key_variation, told)
                     yield added, identity
+        if empty is not None:
+            assert same is not None
+            added = self._add_empty_text(same)
+            yield added, ("text", empty, empty, recipe.digest, resolutions.FULL, 0, same)
 
 
 def _variations_of(row: Row, variations: Variations, contents: int) -> int:

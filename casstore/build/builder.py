@@ -17,7 +17,7 @@ from typing import Any
 from casstore.build.ahead import decode_ahead
 from casstore.build.beside import Beside, find_beside, placed_alike
 from casstore.build.claims import Claimed, Owner
-from casstore.build.decode import Decoded, Source, SourceChanged, decode_row
+from casstore.build.decode import SOURCE_CHANGED, Decoded, Source, SourceChanged, decode_row
 from casstore.build.encoding import Encoded, Encoding
 from casstore.build.options import Options
 from casstore.build.plan import Plan, PlanRow
@@ -70,7 +70,7 @@ class _Build:
     def __init__(self, handle: Handle, plan: Plan, encode: Encode, options: Options) -> None:
         self.handle, self.plan, self.options = handle, plan, options
         self.tally = Tally(plan, options.progress)
-        self.signals = Signals()
+        self.signals = Signals(catching=options.catch_signals)
         self.ended = False  # by an error
         self.waiting: dict[bytes, PlanRow] = {}  # for their commit, by key
         self.beside: dict[bytes, Beside] = {}
@@ -368,7 +368,7 @@ class _Build:
     def _fail(self, planned: PlanRow, error: BaseException, *, raising: bool = False, key: Key | None = None) -> None:
         name, message = type(error).__name__, str(error) or type(error).__name__
         if isinstance(error, SourceChanged):
-            name, message = "SourceChangedError", "it changed while building; nothing was stored. Build again"
+            name, message = SOURCE_CHANGED, "it changed while building; nothing was stored. Build again"
         if isinstance(error, LostError):
             name, message = "LostError", "what it was to be stored beside has gone meanwhile. Build again"
         if key is not None and name == PICTURE_FAILURE:

@@ -22,6 +22,8 @@ from casstore.sources.inputs import Cell
 from casstore.sources.opaque import Opaque, look
 from casstore.sources.read import read_source
 
+SOURCE_CHANGED = "SourceChangedError"
+"""What the failure of a file is called that doesn't hold any more what was planned."""
 LARGE = 256 << 20  # bytes; a file of more isn't held in memory: the encoder opens it itself
 
 

@@ -32,6 +32,7 @@ class Options:
     executor: Executor | None = None
     encode_threads: int = 1
     item_timeout: float = ITEM_TIMEOUT
+    catch_signals: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

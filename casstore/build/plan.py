@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from casstore.build.asked import Asked, Params, Variations, check_variations
+from casstore.build.asked import EMPTY_TEXT, Asked, Params, Variations, check_variations
 from casstore.build.cells import Cells
 from casstore.core.handle import Handle
 from casstore.core.read import lookup
 from casstore.errors import UsageError
 from casstore.identity import resolutions
-from casstore.identity.contents import text_content
 from casstore.identity.digests import plain_digest
 from casstore.identity.keys import NO_PARAMS, Key
 from casstore.identity.recipes import Recipe, difference
@@ -167,6 +166,10 @@ class Plan:
             numbers[int.from_bytes(digest[:8]) * count >> 64].append(number)
         return tuple(self._part(part, self.absent if i == 0 else 0) for i, part in enumerate(numbers))
 
+    def only(self, number: int, miss: Miss) -> Plan:
+        """This plan of one triple, which isn't served for this reason."""
+        return replace(self, asked=self.asked.part([number]), missing={0: miss}, lacking={}, absent=0)
+
     def _part(self, numbers: Sequence[int], absent: int) -> Plan:
         missing = {new: self.missing[old] for new, old in enumerate(numbers) if old in self.missing}
         lacking = {new: self.lacking[old] for new, old in enumerate(numbers) if old in self.lacking}
@@ -216,6 +219,7 @@ def make_plan(
     variations: Variations = None,
     names: Sequence[str] | None = None,
     augment: Augment = "add",
+    empty_text: bool = False,
 ) -> Plan:
     """Look every triple up; see `Store.plan`.
 
@@ -237,9 +241,11 @@ def make_plan(
     _check_strides(recipe, wanted)
     roles = _roles(role, rows)
     present, left_out = _present(rows.rows, roles, absent)
+    if empty_text:
+        _check_empty_text(present, roles, params)
     asked = Asked(present, roles, recipe)
     found = _Lookup(handle, asked, frozenset(names or ()))
-    found.take(asked.ask(wanted, params, variations))
+    found.take(asked.ask(wanted, params, variations, empty_text=empty_text))
     usual, notes = None, list(recipe.lint())
     if found.missing:
         with handle.index.read() as connection:
@@ -344,19 +350,36 @@ def _present(rows: Sequence[Row], roles: tuple[str, ...], absent: Absent) -> tup
             f"{lacking} rows have no {roles[0] if roles else 'content'}: {', '.join(names[:NAMED])}{more}; "
             "add it, or leave them out with absent='skip'"
         )
-    other = next(
-        (row for row in have if any(c.content and c.content.kind != "text" for c in row.roles[roles[0]])), None
-    )
+    other = _first_without_text(have, roles)
     if other is not None or not roles:
         where = f"{other.sample} has a {roles[0]} that is none" if other is not None else "the rows have no roles"
         raise UsageError(f"absent='empty' stands for the empty text, but {where}; use absent='skip'")
-    empty = (Cell(text_content("")),)
+    empty = (EMPTY_TEXT,)
     return [
         row
         if row.roles.get(roles[0])
         else Row(row.sample, {roles[0]: empty, **row.roles, roles[0]: empty}, row.group, row.weight, row.values)
         for row in rows
     ], 0
+
+
+def _first_without_text(rows: Sequence[Row], roles: tuple[str, ...]) -> Row | None:
+    """A row with something else than a text under the primary role, which all have."""
+    return next((row for row in rows if any(c.content and c.content.kind != "text" for c in row.roles[roles[0]])), None)
+
+
+def _check_empty_text(rows: Sequence[Row], roles: tuple[str, ...], params: Params) -> None:
+    """Refuse to plan the empty text along with what isn't texts, or where nobody says which params it would have."""
+    if len(roles) != 1:
+        told = f"of {', '.join(roles)}" if roles else "that names none"
+        raise UsageError(f"empty_text=True is for a plan of one role, not one {told}; give role='caption'")
+    other = _first_without_text(rows, roles)
+    if other is not None:
+        raise UsageError(
+            f"empty_text=True plans the empty text along, but {other.sample} has a {roles[0]} that is no text"
+        )
+    if callable(params):
+        raise UsageError("empty_text=True needs params that are the same for all rows, not a function of the row")
 
 
 def _check_strides(recipe: Recipe, wanted: resolutions.Resolutions) -> None:

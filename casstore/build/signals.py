@@ -14,16 +14,20 @@ class Signals:
 
     Only on the main thread, where Python delivers them.
 
+    Args:
+        catching: False: leave them to whoever has them.
+
     Attributes:
         came: the number of the first one; None: none came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, catching: bool = True) -> None:
+        self._catching = catching
         self.came: int | None = None
         self._before: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
+        if self._catching and threading.current_thread() is threading.main_thread():
             interrupt, terminate = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
             # Whoever ignores a signal, or has their own way to end, keeps that.
             if interrupt is not signal.SIG_IGN:

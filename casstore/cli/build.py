@@ -45,6 +45,7 @@ from casstore.identity.buckets import Method
 )
 @click.option("--variations", type=click.IntRange(min=1), metavar="N", help="How many of each, with their own draws.")
 @click.option("--name", "names", multiple=True, help="Of a tensor or value that must be there; may be given again.")
+@click.option("--empty-text", is_flag=True, help="Of texts: the empty one as well, for guidance without a text.")
 @click.option("--rebuild", is_flag=True, help="Where a --name is lacking, encode all names again.")
 @click.option("--extensions", metavar=".A,.B", help="Endings of the files to take, instead of pictures.")
 @click.option("--probe", metavar="P", help="package.module:function that tells the size and frames of a file.")
@@ -75,6 +76,7 @@ def build_command(
     params: str | None,
     variations: int | None,
     names: tuple[str, ...],
+    empty_text: bool,
     rebuild: bool,
     extensions: str | None,
     probe: str | None,
@@ -110,6 +112,7 @@ def build_command(
             variations=variations,
             names=names or None,
             augment="rebuild" if rebuild else "add",
+            empty_text=empty_text,
         )
         for warning in scanned.warnings if scanned is not None else ():
             note(f"warning  {warning}")

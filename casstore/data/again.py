@@ -8,7 +8,9 @@ from collections.abc import Mapping
 
 from casstore.core.handle import Handle
 from casstore.core.read import damaged, read_part
-from casstore.errors import CorruptObjectError
+from casstore.errors import CasstoreError, CorruptObjectError
+from casstore.identity.keys import key_digest
+from casstore.index.holders import holders_of
 from casstore.index.objects import object_rows
 from casstore.index.readonly import retried
 from casstore.index.variants import PartRow
@@ -45,10 +47,20 @@ class Again:
         Raises:
             CorruptObjectError: it can't be served.
         """
-        handle = self._opened()
+        handle = self.opened()
         return retried(lambda: _read(handle, stored, layout, out))
 
-    def _opened(self) -> Handle:
+    def keys(self, digest: bytes, recipe: bytes) -> list[str]:
+        """What an object is stored under with a recipe: digests of keys, in hex. It is for a message, so that an index
+        which can't be read just now only makes it shorter."""
+        try:
+            with self.opened().index.read() as connection:
+                return [key_digest(*key).hex() for key in holders_of(connection, digest) if key[3] == recipe]
+        except CasstoreError:
+            return []
+
+    def opened(self) -> Handle:
+        """The store, open in this process."""
         with _opening:
             if self._handle is None or self._pid != os.getpid():
                 self._handle, self._pid = Handle(self._path), os.getpid()

@@ -12,11 +12,13 @@ from casstore.data.batches import batches
 from casstore.data.join import Missing, Names, join
 from casstore.data.lease import Lease
 from casstore.data.loading import Prepared, Reader
+from casstore.data.making import Maker
 from casstore.data.manifest import Array, Manifest
 from casstore.data.picks import Pick
 from casstore.data.rows import Row, register
 from casstore.data.sources import Source, source_of
 from casstore.errors import UsageError
+from casstore.identity.recipes import Encode
 from casstore.identity.resolutions import FULL
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ class Dataset:
         names: Names | None = None,
         missing: Missing = "error",
         source: Source | None = None,
+        encoders: Mapping[str, Encode] | None = None,
     ) -> None:
         """See `Store.dataset`."""
+        _check_encoders(encoders or {}, plans)
         if source is not None and source not in get_args(Source):
             raise UsageError(f"source is one of {', '.join(map(repr, get_args(Source)))}, not {source!r}")
         self._path, self._shard_hex, self._source = handle.directory.path, handle.directory.shard_hex, source
@@ -52,16 +56,18 @@ class Dataset:
         self._lease = Lease(handle, recipes)  # before the first look, so that nothing of it can go
         try:
             reserved = ["sample", "group", *([source] if source else [])]
-            found = join(handle, plans, names, missing, reserved, paths=source is not None)
+            found = join(handle, plans, names, missing, reserved, source=source)
         except BaseException:
             self._lease.close()
             raise
         self.skipped, self.zeros = found.skipped, found.zeros
+        numbers = found.numbers
+        self._makers = {name: Maker.of(plans[name], encode, numbers[name]) for name, encode in (encoders or {}).items()}
         self._open(found.manifest)
 
     def _open(self, manifest: Manifest) -> None:
         self._manifest, self._closed = manifest, False
-        self._reader = Reader(self._path, self._shard_hex, manifest)
+        self._reader = Reader(self._path, self._shard_hex, manifest, self._makers)
         self._finalizer = weakref.finalize(self, _close, self._lease, self._reader)
         register()
 
@@ -74,7 +80,7 @@ class Dataset:
         Raises:
             IndexError: there is no such row.
             UsageError: no such variant, or several resolutions and none was named.
-            MissError: an object is damaged or gone; it names the sample.
+            MissError: an object is damaged or gone; it names the sample and the key.
         """
         return self._items([pick], shared=False)[0]
 
@@ -180,7 +186,7 @@ class Dataset:
     def __getstate__(self) -> dict[str, Any]:
         if self._closed:
             raise UsageError("a closed dataset can't be sent to another process; make it again")
-        kept = ("_path", "_shard_hex", "_source", "_lease", "_manifest", "skipped", "zeros")
+        kept = ("_path", "_shard_hex", "_source", "_lease", "_manifest", "_makers", "skipped", "zeros")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -189,6 +195,14 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<casstore.data.Dataset: {len(self)} rows of {', '.join(self.labels)} from {self._path}>"
+
+
+def _check_encoders(encoders: Mapping[str, Encode], plans: Mapping[str, Plan]) -> None:
+    for label, encode in encoders.items():
+        if label not in plans:
+            raise UsageError(f"encoders: there is no {label} here, only {', '.join(plans) or 'nothing'}")
+        if not callable(encode):
+            raise UsageError(f"encoders[{label!r}] is {type(encode).__name__}; give what store.build takes")
 
 
 def _close(lease: Lease, reader: Reader) -> None:

@@ -94,7 +94,7 @@ class Found:
     """What is stored of one plan.
 
     Attributes:
-        entries: of each triple; NONE: it can't be served.
+        entries: of each triple; NONE: it can't be served, or is the empty text.
         misses: {number of a triple: why not}.
         names: of all tensors and values.
         empty: the entry of the empty text; NONE: it isn't stored.
@@ -130,11 +130,15 @@ def gather(handle: Handle, plan: Plan, wanted: Sequence[str], into: Gathered) ->
             elif not needed <= state.names:
                 found.misses[number] = Miss("output missing", ", ".join(sorted(needed - state.names)))
             else:
-                found.entries[number] = into.add(state, states)
+                entry = into.add(state, states)
                 seen.add(state.names)
+                if asked.row_number(number) == asked.empty_row:
+                    found.empty = entry
+                else:
+                    found.entries[number] = entry
         _explain(handle, plan, absent, found)
     found.names.update(*seen)
-    if len(plan.roles) == 1 and len(asked):
+    if found.empty == NONE and len(plan.roles) == 1 and len(asked):  # it may be stored though it wasn't asked for
         content = next(iter(asked.cells(0).values())).content if asked.cells(0) else None
         if content is not None and content.kind == "text":
             key = identity(Key(text_content(""), plan.recipe, FULL, 0, asked.params(0)))

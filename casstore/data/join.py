@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from casstore.build.asked import EMPTY_NAME
 from casstore.build.plan import NAMED, Plan
 from casstore.core.handle import Handle
 from casstore.data.gather import Found, Gathered, gather
-from casstore.data.manifest import NONE, Form, Label, Manifest, Texts
+from casstore.data.manifest import NONE, Array, Form, Label, Manifest, Texts
+from casstore.data.sources import Source
 from casstore.errors import MissError, UsageError
-from casstore.sources.inputs import Row
+from casstore.sources.inputs import Cell, Row
 
 _log = logging.getLogger("casstore.data")
 
@@ -50,11 +52,13 @@ class Join:
         manifest: the rows.
         skipped: how many were left out.
         zeros: how many variants are zeros.
+        numbers: {label: int32 [variants], beside `Label.entries`: the triple of each; -1: none}
     """
 
     manifest: Manifest
     skipped: int
     zeros: int
+    numbers: Mapping[str, Array]
 
 
 def join(
@@ -64,7 +68,7 @@ def join(
     missing: Missing,
     reserved: Sequence[str],
     *,
-    paths: bool,
+    source: Source | None,
 ) -> Join:
     """Join plans.
 
@@ -74,7 +78,7 @@ def join(
         names: what is wanted of them.
         missing: what becomes of rows that lack something.
         reserved: names that an item has besides.
-        paths: note the files that the rows come from.
+        source: note the files that the rows come from; with "image" also what they held.
 
     Raises:
         UsageError: arguments that can't be meant, plans with different rows, or names that two of them share.
@@ -96,15 +100,16 @@ def join(
     skipped, zeros = len(order) - len(whole), 0
     _check_names(joined, whole, reserved)
     labels: list[Label] = []
+    numbers: dict[str, Array] = {}
     for one in joined:
-        share, made = _label(one, whole, joined[0], gathered)
+        share, numbers[one.label], made = _label(one, whole, joined[0], gathered)
         labels.append(share)
         zeros += made
     if skipped:
         _log.warning("%d of %d rows are left out: not all of them is stored, or in every plan", skipped, len(order))
     if zeros:
         _log.warning("%d variants of %d rows aren't stored and are zeros", zeros, len(whole))
-    return Join(_manifest(joined, whole, gathered, labels, paths=paths), skipped, zeros)
+    return Join(_manifest(joined, whole, gathered, labels, source), skipped, zeros, numbers)
 
 
 def _check(plans: Mapping[str, Plan], names: Names | None, missing: object) -> None:
@@ -137,8 +142,9 @@ def _collect_rows(one: _Joined) -> None:
     start = 0
     for number in range(1, len(asked) + 1):
         if number == len(asked) or asked.row_number(number) != asked.row_number(start):
-            row = asked.rows[asked.row_number(start)]
-            one.rows[row.group, row.sample] = row, range(start, number)
+            if asked.row_number(start) != asked.empty_row:
+                row = asked.rows[asked.row_number(start)]
+                one.rows[row.group, row.sample] = row, range(start, number)
             start = number
 
 
@@ -167,7 +173,8 @@ def _refuse_missing(joined: Sequence[_Joined]) -> None:
         if not one.found.misses:
             continue
         numbers = {number: name for name, (_, triples) in one.rows.items() for number in triples}
-        told = [f"{_told(numbers[number])} ({miss})" for number, miss in list(one.found.misses.items())[:NAMED]]
+        misses = list(one.found.misses.items())[:NAMED]
+        told = [f"{_told(numbers.get(number, ('', EMPTY_NAME)))} ({miss})" for number, miss in misses]
         more = len(one.found.misses) - len(told)
         first = next(iter(one.found.misses.values()))
         raise MissError(
@@ -206,11 +213,12 @@ def _check_names(joined: Sequence[_Joined], rows: Sequence[Name], reserved: Sequ
             taken[name] = one.label
 
 
-def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered) -> tuple[Label, int]:
-    """A plan's share, and how many of its variants are zeros."""
+def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered) -> tuple[Label, Array, int]:
+    """A plan's share, the triple of each of its variants (-1: none), and how many of them are zeros."""
     first: list[int] = []
     form: list[int] = []
     entries: list[int] = []
+    numbers: list[int] = []
     forms: dict[Form, int] = {}
     zeros = _Zeros(one, gathered)
     for name in rows:
@@ -224,15 +232,18 @@ def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered
             assert resolution is not None
             told.append((one.plan.asked.variation(number), resolution))
             entries.append(entry)
+            numbers.append(number)
         if not triples:
             beside = lead.plan.asked.resolution(lead.rows[name][1][0]) if name in lead.rows else None
             resolution, entry = zeros.take(name, beside, only=True)
             told.append((0, resolution))
             entries.append(entry)
+            numbers.append(NONE)
         form.append(forms.setdefault(tuple(told), len(forms)))
     label = Label(
         one.label,
         one.plan.recipe.name,
+        one.plan.recipe.digest,
         np.array(first, np.int32),
         np.array(form, np.int32),
         np.array(entries, np.int32),
@@ -240,7 +251,7 @@ def _label(one: _Joined, rows: Sequence[Name], lead: _Joined, gathered: Gathered
         one.names,
         one.found.empty,
     )
-    return label, zeros.count
+    return label, np.array(numbers, np.int32), zeros.count
 
 
 class _Zeros:
@@ -287,7 +298,7 @@ class _Zeros:
 
 
 def _manifest(
-    joined: Sequence[_Joined], rows: Sequence[Name], gathered: Gathered, labels: Sequence[Label], *, paths: bool
+    joined: Sequence[_Joined], rows: Sequence[Name], gathered: Gathered, labels: Sequence[Label], source: Source | None
 ) -> Manifest:
     found = [[one.rows[name][0] for one in joined if name in one.rows] for name in rows]
     groups = Texts(group for group, _ in rows) if any(group for group, _ in rows) else None
@@ -296,6 +307,8 @@ def _manifest(
         for number, same in enumerate(found)
         if any(row.values for row in same)
     }
+    files = [_file(joined, name) for name in rows] if source else []
+    digests = b"".join(file.content.digest if file and file.content else bytes(32) for file in files)
     return Manifest(
         gathered.entries(),
         tuple(labels),
@@ -303,18 +316,19 @@ def _manifest(
         groups,
         np.array([same[0].weight for same in found], np.float64),
         facts,
-        Texts(_first(_path, joined, name) for name in rows) if paths else None,
+        Texts((file.path or "") if file else "" for file in files) if source else None,
+        np.frombuffer(digests, np.uint8).reshape(-1, 32) if source == "image" else None,
     )
 
 
-def _first(tell: Callable[[_Joined, Name], str], joined: Sequence[_Joined], name: Name) -> str:
-    return next((found for one in joined if name in one.rows and (found := tell(one, name))), "")
-
-
-def _path(one: _Joined, name: Name) -> str:
-    row, _ = one.rows[name]
-    cells = row.roles.get(one.plan.roles[0], ())
-    return (cells[0].path or "") if cells and not (cells[0].content and cells[0].content.kind == "text") else ""
+def _file(joined: Sequence[_Joined], name: Name) -> Cell | None:
+    """The file that a row comes from, by the first plan that tells."""
+    for one in joined:
+        row, _ = one.rows.get(name, (None, None))
+        for cell in (row.roles.get(one.plan.roles[0], ()) if row is not None else ())[:1]:
+            if cell.path and not (cell.content and cell.content.kind == "text"):
+                return cell
+    return None
 
 
 def _told(name: Name) -> str:

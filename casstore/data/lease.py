@@ -45,6 +45,7 @@ class Lease:
         try:
             if not handle.read_only:
                 self._lock.acquire(0, shared=True)  # before the row, so that nobody takes us for dead
+                self._lock.write_note()  # for whoever may not begin while we live
                 with handle.index.write(durable=False) as connection:
                     save_reader(connection, self._name, KIND, self._recipes)
                 return

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from casstore import fsio
 from casstore.core.directory import Directory
 from casstore.core.many import MEMORY_SPEED, PATIENCE
+from casstore.core.read import read_part
 from casstore.data.again import Again
+from casstore.data.making import Maker
 from casstore.data.manifest import ZEROS, Label, Manifest
 from casstore.data.picks import Pick
 from casstore.data.rows import Row
 from casstore.errors import CorruptObjectError, MissError
+from casstore.index.variants import VariantRow
 from casstore.model import CODECS, Miss, Stored, TensorInfo
 from casstore.objects.files import read_into
 from casstore.objects.planes import Bytes
@@ -45,11 +48,13 @@ class Reader:
         path: of the store.
         shard_hex: of the store.
         manifest: what may be read.
+        makers: {label: what makes again what turns out damaged or gone}
     """
 
-    def __init__(self, path: str, shard_hex: int, manifest: Manifest) -> None:
+    def __init__(self, path: str, shard_hex: int, manifest: Manifest, makers: Mapping[str, Maker]) -> None:
         self._directory, self._manifest = Directory(path, shard_hex), manifest
-        self._moved: dict[int, Stored] = {}  # what is known better by now: repacked objects
+        self._makers = makers
+        self._moved: dict[int, Stored] = {}  # what is known better by now: objects that were repacked or made again
         self._again = Again(path)
         self._cold = True  # whether the disk is worth a hint, which costs an open for each file; as the last batch was
 
@@ -84,14 +89,14 @@ class Reader:
         """Read what was prepared, in any thread; returns its items.
 
         Raises:
-            MissError: an object is gone or damaged; names the sample and what is missing.
+            MissError: an object is gone or damaged; names the sample, and the key of what is missing.
         """
-        rows, jobs, found = prepared
+        rows, jobs, _ = prepared
         began = time.perf_counter()
         if self._cold and len(jobs) > 1:
             self._read_ahead(jobs)
         for job in jobs:
-            self._read(job, found[job[1]])
+            self._read(job, prepared)
         nbytes = sum(len(memory) for job in jobs for memory in job[3].values())
         self._cold = time.perf_counter() - began > len(jobs) * PATIENCE + nbytes / MEMORY_SPEED
         return rows
@@ -103,6 +108,7 @@ class Reader:
             if entries.codecs[entry] != ZEROS:
                 stored = self._moved.get(entry)
                 codec = stored.codec if stored is not None else CODECS[entries.codecs[entry]]
+                digest = digest if stored is None else stored.digest
                 fsio.will_read(self._directory.object(digest, codec))
 
     def _prepare(
@@ -142,11 +148,10 @@ class Reader:
                 items[number].update(self._values_of(label, int(known.values[entry])))
 
     def _values_of(self, label: Label, number: int) -> dict[str, Any]:
-        values: dict[str, Any] = json.loads(self._manifest.entries.value_texts[number])
-        return {name: value for stored, value in values.items() if (name := label.renamed(stored)) is not None}
+        return _selected(label, self._manifest.entries.value_texts[number])
 
-    def _read(self, job: Job, found: tuple[int, list[int]]) -> None:
-        digest, _, entry, out = job
+    def _read(self, job: Job, prepared: Prepared) -> None:
+        _, _, entry, out = job
         entries = self._manifest.entries
         if entries.codecs[entry] == ZEROS:
             for memory in out.values():
@@ -154,25 +159,64 @@ class Reader:
             return
         stored = self._moved.get(entry) or entries.stored(entry)
         try:
-            read_into(self._directory.object(digest, stored.codec), stored, entries.layout(entry), out)
+            read_into(self._directory.object(stored.digest, stored.codec), stored, entries.layout(entry), out)
         except CorruptObjectError:
-            self._moved[entry] = self._reread(job, stored, found)
+            self._reread(job, stored, prepared)
 
-    def _reread(self, job: Job, stored: Stored, found: tuple[int, list[int]]) -> Stored:
-        """Read once more what the index knows better by now; what it says."""
-        _, _, entry, out = job
-        row, begins = found
+    def _reread(self, job: Job, stored: Stored, prepared: Prepared) -> None:
+        """Read once more what the index knows better by now, or what is made again."""
+        _, number, entry, out = job
         try:
-            return self._again.read(stored, self._manifest.entries.layout(entry), out)
+            self._moved[entry] = self._again.read(stored, self._manifest.entries.layout(entry), out)
         except CorruptObjectError as error:
-            labels = zip(self._manifest.labels, begins, strict=True)
-            label = next(label for label, begin in labels if entry in self._manifest.entries.parts(begin))
-            told = f"{self._manifest.told(row)}: nothing to serve for its {label.name}"
-            key = f"{label.recipe}, object {stored.digest.hex()}"
-            raise MissError(
-                f"{told} ({key}): {error}. Build the plan again, and make the dataset anew", Miss("damaged", str(error))
-            ) from error
+            row, begins = prepared.found[number]
+            pairs = zip(self._manifest.labels, begins, strict=True)
+            label, begin = next(pair for pair in pairs if entry in self._manifest.entries.parts(pair[1]))
+            told = self._manifest.told(row) + (", the empty text" if begin == label.empty else "")
+            maker = self._makers.get(label.name)
+            if maker is None or self._again.opened().read_only:
+                keys = self._again.keys(stored.digest, label.recipe_digest)
+                advice = f"{error}. Build the plan again, and make the dataset anew"
+                raise _miss(told, label, keys, stored, advice) from error
+            plan = maker.planned(label, row, begin)
+            try:
+                made = maker.make(self._again.opened(), plan, told)
+                self._take(made, label, begin, [each for each in prepared.jobs if each[1] == number])
+            except CorruptObjectError as why:
+                raise _miss(told, label, [maker.key(plan).digest.hex()], stored, f"{error}; {why}") from why
+
+    def _take(self, made: VariantRow, label: Label, begin: int, jobs: Sequence[Job]) -> None:
+        """Read all that an item has of a variant that was made again, so that nothing of what it was before stays.
+
+        Raises:
+            CorruptObjectError: it isn't like the one that the dataset knows.
+        """
+        known = self._manifest.entries
+        values = known.values[begin]
+        before = self._values_of(label, int(values)) if values >= 0 else {}
+        parts = {part.layout: part for part in made.parts}
+        for _, _, entry, out in jobs:
+            if entry not in known.parts(begin):
+                continue
+            part = parts.get(known.stored(entry).layout)
+            if part is None or _selected(label, made.values or "{}") != before:
+                raise CorruptObjectError(
+                    "it was made again, with other shapes, names or values than before; make the dataset anew"
+                )
+            read_part(self._again.opened(), part, known.layout(entry), out)
+            self._moved[entry] = part.stored
 
     def close(self) -> None:
         """Give back what was opened."""
         self._again.close()
+
+
+def _miss(told: str, label: Label, keys: Sequence[str], stored: Stored, why: str) -> MissError:
+    where = f"{label.recipe}, key {' or '.join(keys) or 'not in the index any more'}, object {stored.digest.hex()}"
+    return MissError(f"{told}: nothing to serve for its {label.name} ({where}): {why}", Miss("damaged", why))
+
+
+def _selected(label: Label, text: str) -> dict[str, Any]:
+    """The values that a label has in its items, of those in a JSON text."""
+    values: dict[str, Any] = json.loads(text)
+    return {name: value for stored, value in values.items() if (name := label.renamed(stored)) is not None}

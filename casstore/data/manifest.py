@@ -96,7 +96,7 @@ class Label:
 
     Attributes:
         name: what the plan is called here.
-        recipe: its recipe's name.
+        recipe, recipe_digest: its recipe.
         first: int32 [rows], where each row's variants begin in `entries`.
         form: int32 [rows], which of `forms` each row has.
         entries: int32 [variants]: the first part of each.
@@ -107,6 +107,7 @@ class Label:
 
     name: str
     recipe: str
+    recipe_digest: bytes
     first: Array
     form: Array
     entries: Array
@@ -156,6 +157,7 @@ class Manifest:
         weights: float64 [rows].
         facts: {row: its values}, of those that have any.
         paths: of the sources of the rows ("": none), where they are wanted.
+        contents: uint8 [rows, 32], digests of what these files held, where that is wanted.
     """
 
     entries: Entries
@@ -165,6 +167,7 @@ class Manifest:
     weights: Array
     facts: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     paths: Texts | None = None
+    contents: Array | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -220,7 +223,7 @@ class Manifest:
             if label.empty == NONE:
                 raise UsageError(
                     f"nothing is stored of the empty text with {label.recipe!r}, for EMPTY under {label.name!r}; "
-                    "encode it with store.plan(store.inputs([{'text': ''}]), recipe, role='text') and store.build"
+                    "plan it along, with store.plan(..., empty_text=True), and build that"
                 )
             return label.empty
         resolutions = label.resolutions(row)

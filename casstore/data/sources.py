@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from casstore.data.manifest import Manifest
+from casstore.errors import SourceChangedError
+from casstore.identity.digests import file_digest
 from casstore.sources.read import Opened
 
 Source = Literal["path", "image"]
@@ -16,6 +18,7 @@ def source_of(manifest: Manifest, row: int, source: Source) -> Any:
 
     Raises:
         SourceNotFoundError: the file can't be read.
+        SourceChangedError: it isn't what was planned; beside the tensors of that it would be another picture.
         PictureError: it is no picture that can be decoded whole.
     """
     path = manifest.paths[row] if manifest.paths is not None else ""
@@ -25,4 +28,9 @@ def source_of(manifest: Manifest, row: int, source: Source) -> Any:
 
     with Opened(path) as file:
         data = file.read()
+    # Hashed each time: that costs a hundredth of decoding it, and a state (size, times) may look unchanged.
+    if manifest.contents is not None and file_digest(data) != manifest.contents[row].tobytes():
+        raise SourceChangedError(
+            f"{manifest.told(row)}: {path} changed since it was planned; scan and plan again, and make the dataset anew"
+        )
     return decode(data)

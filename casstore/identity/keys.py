@@ -73,12 +73,9 @@ class Key:
         members = tuple(sorted(self.members, key=lambda member: member[:2]))
         object.__setattr__(self, "members", members)
         object.__setattr__(self, "inputs", composite(members) if members else self.primary)
-        # The canonical JSON of these in a list. Put together by hand, since a plan makes very many keys.
-        text = (
-            f'[{_json(self.primary.kind)},"{self.primary.digest.hex()}","{self.inputs.digest.hex()}",'
-            f'"{self.recipe.digest.hex()}",{_json(self.resolution)},{_json(self.variation)},{_json(self.params)}]'
-        )
-        object.__setattr__(self, "digest", canonical_digest(KEY_CONTEXT, text))
+        primary, inputs, recipe = self.primary, self.inputs.digest, self.recipe.digest
+        told = self.resolution, self.variation, self.params
+        object.__setattr__(self, "digest", key_digest(primary.kind, primary.digest, inputs, recipe, *told))
 
     @property
     def together(self) -> Together:
@@ -221,6 +218,18 @@ def _read(path: str) -> Content:
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         raise SourceNotFoundError(f"can't read {path!r}: {error}") from error
     return Content("file", file_digest(data), len(data))
+
+
+def key_digest(
+    kind: str, primary: bytes, inputs: bytes, recipe: bytes, resolution: str, variation: int, params: str
+) -> bytes:
+    """The digest (32 bytes) of a key, from its plain values: the contents and the recipe by their digests."""
+    # The canonical JSON of these in a list. Put together by hand, since a plan makes very many keys.
+    text = (
+        f'[{_json(kind)},"{primary.hex()}","{inputs.hex()}",'
+        f'"{recipe.hex()}",{_json(resolution)},{_json(variation)},{_json(params)}]'
+    )
+    return canonical_digest(KEY_CONTEXT, text)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -173,6 +173,7 @@ def restoring(store: str, backup: str, *, unsafe_filesystem: bool = False) -> It
     index = os.path.join(store, "index.sqlite")
     folder = os.path.join(store, "backups", "restoring.part")
     with exclusive(store, unsafe_filesystem=unsafe_filesystem), typed_errors(index):
+        _check_no_reader(store)
         fsio.remove_tree(folder)  # of one that was cut off
         fsio.make_directory(folder)
         try:
@@ -188,6 +189,29 @@ def restoring(store: str, backup: str, *, unsafe_filesystem: bool = False) -> It
                 _replace(store, copy)  # there is no database to write into
         finally:
             fsio.remove_tree(folder)
+
+
+def _check_no_reader(store: str) -> None:
+    """Refuse while a dataset is open, which needs no open store: its row, by which gc spares what it may read, wouldn't
+    be in the restored index. Of dead owners nothing stays, so that none comes to life again by its file alone.
+
+    Raises:
+        StoreBusyError: names whose it is.
+    """
+    folder = os.path.join(store, "locks", "owners")
+    for name in fsio.names_in(folder):
+        lock = FileLock(os.path.join(folder, name))
+        try:
+            dead = lock.try_acquire(create=False)
+        except FileNotFoundError:
+            continue
+        if not dead:
+            raise StoreBusyError(
+                f"{store} is being read by a dataset of {lock.holder()}; gc would take what it reads once an older "
+                "index is back. End that training and try again; nothing was changed"
+            )
+        fsio.unlink(lock.path)
+        lock.release()
 
 
 def _keep(store: str, index: str) -> str | None:

@@ -161,6 +161,7 @@ class Building:
         variations: Variations = None,
         names: Sequence[str] | None = None,
         augment: Augment = "add",
+        empty_text: bool = False,
     ) -> Plan:
         """What is stored of these inputs, and what is to be encoded and why. Opens no file.
 
@@ -185,6 +186,8 @@ class Building:
                 miss ("output missing").
             augment: what becomes of a variant that lacks a name, or one of whose members was edited: "add": only what
                 is lacking is encoded, if that places the picture as what is stored was; "rebuild": all of it.
+            empty_text: of a role with texts: plan the empty text along, once, for a dataset's `EMPTY`. It counts as one
+                more, unless a row has it.
 
         Raises:
             UsageError: an argument that can't be meant, or rows without the primary (with "error"); it names them.
@@ -204,6 +207,7 @@ class Building:
                 variations=variations,
                 names=names,
                 augment=augment,
+                empty_text=empty_text,
             )
         )
 

@@ -632,6 +632,7 @@ def test_a_caption_role_links_txt_files(cli: Cli, data: Path, module: Callable[[
         path.with_suffix(".txt").write_text(f"picture {path.stem}")
     code, out = cli.plain(*command)
     assert code == 0 and "10 of 10 captions ready: 0 reused, 10 encoded" in out
+    assert "11 of 11 captions ready: 10 reused, 1 encoded" in cli.plain(*command, "--empty-text")[1]
     (data / "p000.txt").write_text("another")
     assert cli.json(*command)[2]["reasons"] == {"edited": 1}
     (data / "p001.txt").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle  # noqa: TID251
 import threading
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data.helpers import COUNT, encode_text
+from data.helpers import CLIP, COUNT, encode_text
 from kit import picture, spy
-from torch.utils.data import BatchSampler, DataLoader, default_collate
+from torch.utils.data import BatchSampler, DataLoader, WeightedRandomSampler, default_collate
 
 import casstore
 from casstore.data import EMPTY, Dataset, Pick, Row
-from casstore.errors import UsageError
+from casstore.errors import MissError, SourceChangedError, UsageError
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -201,9 +202,9 @@ def test_a_pick_chooses_resolution_and_variation(store: casstore.Store, training
 
 
 def test_the_empty_text_is_reached_by_a_pick(training: Any) -> None:
-    """Once it is stored, each dataset has it; before, the error says how to store it."""
+    """However it came to be stored, each dataset has it; before, the error says how to store it."""
     store = training.store
-    with training.dataset() as dataset, pytest.raises(UsageError, match=r"empty text.*store\.plan"):
+    with training.dataset() as dataset, pytest.raises(UsageError, match=r"empty text.*store\.plan.*empty_text=True"):
         dataset[Pick(0, {"text": EMPTY})]
     store.build(store.plan(store.inputs([{"caption": ""}]), training.text.recipe, role="caption"), encode_text)
     with training.dataset() as dataset:
@@ -213,6 +214,24 @@ def test_the_empty_text_is_reached_by_a_pick(training: Any) -> None:
         assert len(dataset) == COUNT
         with pytest.raises(UsageError, match="empty text"):
             dataset[Pick(3, {"image": EMPTY})]
+
+
+def test_the_empty_text_that_is_planned_along_is_no_row(training: Any) -> None:
+    """A plan with it joins as one without; it is missed, left out and filled with zeros by nobody."""
+    store = training.store
+    text = store.plan(training.inputs, CLIP, role="caption", empty_text=True)
+    with pytest.raises(MissError, match=r"1 of 13 variants of text aren't stored: '\(the empty text\)' \(new"):
+        store.dataset(image=training.image, text=text)
+    for missing in ("skip", "zeros"):
+        with store.dataset(image=training.image, text=text, missing=missing) as dataset:
+            assert (len(dataset), dataset.skipped, dataset.zeros) == (COUNT, 0, 0)
+            with pytest.raises(UsageError, match="empty_text=True"):
+                dataset[Pick(0, {"text": EMPTY})]
+    assert store.build(text, encode_text).encoded == 1
+    with store.dataset(image=training.image, text=text) as dataset:
+        assert [dataset.sample(n) for n in range(len(dataset))] == [f"s{n:02}" for n in range(COUNT)]
+        assert dataset[Pick(3, {"text": EMPTY})]["length"] == 0
+        assert (dataset[3]["length"], dataset.variations(3)) == (9, {"image": 1, "text": 1})
 
 
 def test_shapes_and_weights_come_from_the_manifest(training: Any) -> None:
@@ -225,6 +244,20 @@ def test_shapes_and_weights_come_from_the_manifest(training: Any) -> None:
         )
         assert dataset.weights.tolist() == [float(n + 1) for n in range(COUNT)]
         assert (dataset.sample(-1), dataset.group(0), dataset.labels) == ("s11", "", ("image", "text"))
+
+
+def test_weights_are_for_samplers_and_values_of_rows_come_with_items(store: casstore.Store) -> None:
+    """A row that weighs nothing is never drawn by torch's sampler; weights of captions are facts of their row."""
+    given = [
+        {"sample": str(n), "weight": n, "caption": ["a", f"b{n}"], "values": {"caption_weights": [3, n]}}
+        for n in range(3)
+    ]
+    plan = store.plan(store.inputs(given), CLIP, role="caption")
+    store.build(plan, encode_text)
+    with store.dataset(text=plan) as dataset:
+        drawn = list(WeightedRandomSampler(dataset.weights.tolist(), 50))
+        assert 0 not in drawn and [dataset[n]["caption_weights"] for n in set(drawn)] == [[3, n] for n in set(drawn)]
+        assert dataset[Pick(2, {"text": 1})]["caption_weights"] == [3, 2]
 
 
 # -- in process, streams, sources --------------------------------------------------------------------------------------
@@ -282,6 +315,25 @@ def test_the_raw_picture_may_be_wanted_too(training: Any) -> None:
         assert len(default_collate(dataset.__getitems__([0, 1]))["image"]) == 2
     with pytest.raises(UsageError, match="'path', 'image'"):
         training.dataset(source="both")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_picture_that_isnt_the_planned_one_any_more_is_refused(training: Any, workers: int) -> None:
+    """Its bytes count: another one of the same size and time is named with its sample, a touched one is read."""
+    path = training.folder / "p004.png"
+    before = path.stat()
+    with training.dataset(source="image") as dataset:
+        os.utime(path)
+        assert dataset[4]["image"].size == (64, 64)
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        with pytest.raises(SourceChangedError, match=r"'s04': .*p004\.png changed since it was planned; scan and plan"):
+            list(DataLoader(dataset, batch_size=1, sampler=[3, 4], num_workers=workers, collate_fn=list))
+        assert dataset[3]["image"].size == (64, 64)
+    with training.dataset(source="path") as dataset:
+        assert dataset[4]["path"] == str(path)
 
 
 def test_groups_are_told_where_there_are_any(store: casstore.Store, tmp_path: Any) -> None:

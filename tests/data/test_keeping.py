@@ -16,9 +16,10 @@ from kit import as_nobody, object_files
 from torch.utils.data import DataLoader
 
 import casstore
-from casstore.errors import MissError
+from casstore.errors import MissError, StoreBusyError
 from casstore.index.owners import save_reader
 from casstore.locks import FileLock
+from casstore.upkeep.restore import restore
 
 
 def sweep(store: casstore.Store) -> Any:
@@ -158,6 +159,29 @@ def test_a_killed_process_holds_nothing(training: Any) -> None:
     assert (owners(store), sql(store, "SELECT * FROM owners")) == ([], [])
 
 
+def test_no_index_is_restored_under_an_open_dataset(training: Any, tmp_path: Path) -> None:
+    """A restored index wouldn't know what it may read. It holds the store without having it open, until it dies."""
+    store = training.store
+    path, backup = store.path, str(tmp_path / "backup.sqlite")
+    store.copy_index(backup)
+
+    def work(me: Any) -> None:
+        with casstore.open(path) as mine:
+            dataset = mine.dataset(image=training.image)
+        me.say(len(dataset))
+        me.hear()
+
+    with child(work) as other:
+        assert other.hear() == COUNT
+        store.close()
+        with pytest.raises(StoreBusyError, match=f"read by a dataset of process {other.pid} on .*nothing was changed"):
+            restore(path, backup, yes=True)
+    report = restore(path, backup, yes=True)
+    assert report.variants == 2 * COUNT
+    with casstore.open(path) as again:
+        assert (owners(again), sql(again, "SELECT * FROM owners")) == ([], [])
+
+
 def test_a_copy_in_another_process_keeps_the_objects(training: Any) -> None:
     """A dataset that has travelled holds the lock as well, when the one that it comes from is closed."""
     store, dataset = training.store, training.dataset()
@@ -256,7 +280,8 @@ def test_objects_may_be_repacked_under_a_running_epoch(training: Any) -> None:
 def test_a_damaged_object_is_a_typed_error_that_names_the_sample(training: Any, how: str, workers: int) -> None:
     """The class survives a worker, the damage is noted, other items are read, and a build heals it."""
     store = training.store
-    hit = store.lookup(training.image.row(4).key)
+    key = training.image.row(4).key
+    hit = store.lookup(key)
     path = next(path for path in object_files(store.path) if path.stem == hit.digests[0])
     path.chmod(0o600)
     with training.dataset() as dataset:
@@ -266,12 +291,29 @@ def test_a_damaged_object_is_a_typed_error_that_names_the_sample(training: Any, 
         else:
             data = path.read_bytes()
             path.write_bytes(data[:-9] if how == "cut" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
-        with pytest.raises(MissError, match=rf"sample 's04': .* for its image \(fake, object {path.stem}"):
+        named = rf"sample 's04': .* for its image \(fake, key {key.digest.hex()}, object {path.stem}"
+        with pytest.raises(MissError, match=named):
             list(DataLoader(dataset, batch_size=2, sampler=[0, 1, 3, 4], num_workers=workers))
         assert dataset[3]["sample"] == "s03"
         assert str(store.lookup(training.image.row(4).key)).startswith("damaged")
         store.build(training.again()[0], training.encoder)
         assert torch.equal(dataset[4]["latent"], expected)
+
+
+def test_an_object_of_several_keys_is_named_with_each(store: casstore.Store) -> None:
+    """Equal tensors are one object: nobody can tell which of the keys a row means, but those of other recipes go."""
+    recipes = [casstore.Recipe(name, code=1) for name in ("same", "other")]
+    given = [{"sample": str(n), "caption": f"text {n}"} for n in range(2)]
+    plans = [store.plan(store.inputs(given), recipe, role="caption") for recipe in recipes]
+    for plan in plans:
+        store.build(plan, lambda items: [{"t": torch.zeros(3)} for _ in items])
+    (path,) = object_files(store.path)
+    with store.dataset(text=plans[0]) as dataset:
+        path.unlink()
+        with pytest.raises(MissError) as told:
+            dataset[1]
+    assert all(plans[0].row(n).key.digest.hex() in str(told.value) for n in range(2))
+    assert plans[1].row(1).key.digest.hex() not in str(told.value)
 
 
 def test_an_object_that_was_swept_is_a_typed_error(training: Any) -> None:
