@@ -142,6 +142,14 @@ class Asked:
             return None
         return self.rows.files.ids[self.rows.order[self._row[number]]]
 
+    def brief(self, number: int) -> tuple[Identity, tuple[int, int] | None] | None:
+        """The key of a plain file as plain values, and its upright size; None: its row has more to say."""
+        if not isinstance(self.rows, FileRows):
+            return None
+        file = self.rows.order[self._row[number]]
+        identity = None if file in self.rows.files.odd else self.identity(number)
+        return None if identity is None else (identity, self.rows.files.upright(file))
+
     def identity(self, number: int) -> Identity | None:
         """The same as plain values, without a key where that is possible."""
         resolution, row = self.resolution(number), self._row[number]

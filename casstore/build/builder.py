@@ -46,6 +46,8 @@ from casstore.index.bulk import now_ms
 from casstore.index.members import find_texts
 from casstore.index.reasons import PICTURE_FAILURE
 from casstore.index.runs import finish_run, start_run
+from casstore.index.variants import Identity
+from casstore.index.variants import identity as identity_of
 from casstore.model import BuildReport
 from casstore.sources.inputs import Cell
 
@@ -141,21 +143,27 @@ class _Build:
     def _split(self) -> list[int]:
         """Numbers of the triples to encode; what isn't to be tried is failed."""
         todo: list[tuple[tuple[Any, ...], int]] = []
-        keys: set[bytes] = set()
-        for planned in self.plan.misses:
-            assert planned.miss is not None
+        asked, keys = self.plan.asked, set[Identity]()
+        for number, miss in sorted(self.plan.missing.items()):
+            brief = asked.brief(number)
+            if brief is not None and brief[0] not in keys and miss.reason not in ("failed", "source unavailable"):
+                keys.add(brief[0])  # as below, without an object for the row, since this is done for all at once
+                todo.append(((asked.resolution(number), (asked.roles[0], brief[1] or ())), number))
+                continue
+            planned = self.plan.row(number)
+            identity = None if planned.key is None else identity_of(planned.key)
             self.tally.note(planned)
-            if planned.miss.reason == "source unavailable":
-                self._fail(planned, SourceNotFoundError(planned.miss.detail))
-            elif planned.miss.reason == "failed" and not self.options.retry_failed:
+            if miss.reason == "source unavailable":
+                self._fail(planned, SourceNotFoundError(miss.detail))
+            elif miss.reason == "failed" and not self.options.retry_failed:
                 refused = PictureError if planned.cells else UsageError
-                self._fail(planned, refused(planned.miss.detail))
-            elif planned.key is not None and planned.key.digest in keys:
+                self._fail(planned, refused(miss.detail))
+            elif planned.key is not None and identity in keys:
                 self.same_key.append((planned, planned.key.digest))
             else:
-                if planned.key is not None:
-                    keys.add(planned.key.digest)
-                todo.append((_size(planned), planned.number))
+                if identity is not None:
+                    keys.add(identity)
+                todo.append((_size(planned), number))
         if self.tally.failures and self.options.on_error == "raise":
             first = self.tally.failures[0]
             raise PictureError(f"{first.path or first.sample}: {first.message}")

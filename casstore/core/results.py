@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from casstore.identity import resolutions
 from casstore.identity.arrays import is_tensor, shape_of
 from casstore.identity.canonical import exact
 from casstore.identity.keys import Key, Together
+from casstore.objects.payload import Layout
 from casstore.objects.tensors import Payload, check_finite, to_payload
 
 
@@ -106,12 +108,17 @@ def check_result(
             check_finite(payload)
     parts: list[ResultPart] = []
     for inputs, payload in payloads.items():
-        stamp = {
-            "tensors": {name: [info.dtype, len(info.shape)] for name, info in payload.layout.tensors.items()},
-            "values": [] if parts else sorted(plain),
-        }
-        parts.append(ResultPart(payload, exact(stamp), inputs))
+        names = _stamp(payload.layout.text, () if parts else tuple(sorted(plain)))
+        parts.append(ResultPart(payload, names, inputs))
     return Result(tuple(parts), text)
+
+
+@functools.lru_cache(maxsize=1024)  # most results of a recipe have the same
+def _stamp(layout: str, values: tuple[str, ...]) -> str:
+    tensors = Layout.parse(layout).tensors
+    return exact(
+        {"tensors": {name: [info.dtype, len(info.shape)] for name, info in tensors.items()}, "values": list(values)}
+    )
 
 
 def _check_shape(key: Key, name: str, shape: tuple[int, ...]) -> None:

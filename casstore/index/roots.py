@@ -9,7 +9,7 @@ from typing import Literal
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from casstore.index.bulk import now_ms
+from casstore.index.bulk import AnyConnection, Statement, now_ms
 from casstore.index.tables import directories, directory_prints, roots, sources
 
 State = Literal["whole", "unavailable", "suspicious"]
@@ -30,11 +30,15 @@ class RootRow:
     last_seen_at: int
 
 
-def known_roots(connection: Connection) -> dict[str, RootRow]:
+_all = Statement(
+    select(roots.c.id, roots.c.name, roots.c.path, roots.c.fs_id, roots.c.inode, roots.c.state, roots.c.last_seen_at)
+)
+
+
+def known_roots(connection: AnyConnection) -> dict[str, RootRow]:
     """{path: row} of all roots."""
-    columns = (roots.c.id, roots.c.name, roots.c.path, roots.c.fs_id, roots.c.inode, roots.c.state)
-    rows = connection.execute(select(*columns, roots.c.last_seen_at))
-    return {row.path: RootRow(*row) for row in rows}
+    found = (RootRow(id_, name, os.fsdecode(path), *rest) for id_, name, path, *rest in _all.rows(connection))
+    return {row.path: row for row in found}
 
 
 def is_in(path: str, folder: str) -> bool:

@@ -215,24 +215,26 @@ def digests_of(connection: Connection, source_ids: Sequence[int]) -> dict[int, b
     return found
 
 
-def find_source(connection: Connection, path: str) -> SourceRow | None:
+_at = Statement(
+    select(*_SOURCE)
+    .join_from(sources, directories, directories.c.id == sources.c.directory_id)
+    .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
+    .where(
+        directories.c.root_id == bindparam("root"),
+        directories.c.relpath == bindparam("relpath"),
+        sources.c.name == bindparam("wanted"),
+    )
+)
+
+
+def find_source(connection: AnyConnection, path: str) -> SourceRow | None:
     """What is known of the file at this absolute path, in the deepest root that holds it."""
     above = root_above(known_roots(connection), os.path.dirname(path))
     if above is None:
         return None
     root, relpath = above
-    query = (
-        select(*_SOURCE)
-        .join_from(sources, directories, directories.c.id == sources.c.directory_id)
-        .outerjoin(hashes, hashes.c.id == sources.c.hash_id)
-        .where(
-            directories.c.root_id == root.id,
-            directories.c.relpath == relpath,
-            sources.c.name == os.path.basename(path),
-        )
-    )
-    row = connection.execute(query).first()
-    return None if row is None else _source(row)
+    rows = _at.rows(connection, (root.id, to_sql(relpath), to_sql(os.path.basename(path))))
+    return _source(rows[0]) if rows else None
 
 
 _STATE = ("hash_id", "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "settled", "missing_since", "error")

@@ -51,15 +51,7 @@ class Layout:
         Raises:
             UsageError: a name, dtype, rank or size that can't be stored.
         """
-        found = dict(tensors)
-        problem = _problem(found)
-        if problem:
-            raise UsageError(problem)
-        layout = cls({name: found[name] for name in sorted(found, key=lambda name: _place(name, found[name]))})
-        problem = _header_problem(layout)
-        if problem:
-            raise UsageError(problem)
-        return layout
+        return _of(tuple(dict(tensors).items()))
 
     @classmethod
     def parse(cls, text: str) -> Layout:
@@ -134,6 +126,19 @@ def parse_header(header: bytes) -> Layout:
 
 
 @lru_cache(maxsize=1024)  # a store has few distinct layouts
+def _of(tensors: tuple[tuple[str, TensorInfo], ...]) -> Layout:
+    found = dict(tensors)
+    problem = _problem(found)
+    if problem:
+        raise UsageError(problem)
+    layout = Layout({name: found[name] for name in sorted(found, key=lambda name: _place(name, found[name]))})
+    problem = _header_problem(layout)
+    if problem:
+        raise UsageError(problem)
+    return layout
+
+
+@lru_cache(maxsize=1024)
 def _parse(text: str) -> Layout:
     if len(text) > HEADER_LIMIT:
         raise CorruptObjectError("the payload header is longer than any we write")

@@ -34,6 +34,7 @@ class Files:
         self.shapes = array("i")
         self.sizes: list[tuple[int, int, int]] = []
         self._nbytes = array("q")
+        self._upright: dict[int, tuple[int, int] | None] = {}
         self._shapes: dict[tuple[int | None, int | None, int | None], int] = {}
 
     def __len__(self) -> int:
@@ -69,6 +70,14 @@ class Files:
         if self._nbytes[number] < 0:
             return None
         return bytes(self.digests[DIGEST * number : DIGEST * number + DIGEST])
+
+    def upright(self, number: int) -> tuple[int, int] | None:
+        """Its height and width as it is to be seen; None: they aren't known."""
+        shape = self.shapes[number]
+        if shape not in self._upright:
+            content = self.content(number)
+            self._upright[shape] = None if content is None else content.upright
+        return self._upright[shape]
 
     def error(self, number: int) -> str | None:
         """Why it can't be read."""

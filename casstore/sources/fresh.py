@@ -45,7 +45,7 @@ def content_of(handle: Handle, path: str | os.PathLike[str]) -> Content:
         raise SourceNotFoundError(f"can't read {place}: {fsio.reason(error)}") from error
     except ValueError as error:  # a name with a NUL
         raise SourceNotFoundError(f"can't read {place!r}: {error}") from error
-    with handle.index.read() as connection:
+    with handle.index.glance() as connection:
         row = find_source(connection, place)
     if row is not None and row.settled and row.content is not None:
         ctime, inode = what_counts(handle)

@@ -55,7 +55,7 @@ def look(handle: Handle, path: str) -> Opaque:
         state = Stat.of(os.stat(path))
     except OSError as error:
         raise SourceNotFoundError(f"can't read {path}: {fsio.reason(error)}") from error
-    with handle.index.read() as connection:
+    with handle.index.glance() as connection:
         row = find_source(connection, path)
     ctime, inode = fresh.what_counts(handle)
     if row is None or not row.settled or row.content is None or not row.stat.agrees(state, ctime=ctime, inode=inode):
