@@ -136,11 +136,12 @@ class Asked:
             members_of(cells),
         )
 
-    def content_id(self, number: int) -> int | None:
-        """The row id of its primary's content, if that is known and of a file."""
+    def content_ids(self, triples: Sequence[tuple[int, Identity]]) -> dict[int, bytes] | None:
+        """{row id: digest} of the contents of these triples; None: they have members, or their ids aren't known."""
         if not isinstance(self.rows, FileRows):
             return None
-        return self.rows.files.ids[self.rows.order[self._row[number]]]
+        ids, order, rows = self.rows.files.ids, self.rows.order, self._row
+        return {ids[order[rows[number]]]: identity[1] for number, identity in triples}
 
     def brief(self, number: int) -> tuple[Identity, tuple[int, int] | None] | None:
         """The key of a plain file as plain values, and its upright size; None: its row has more to say."""

@@ -299,18 +299,19 @@ class _Lookup:
 
     def _look(self, chunk: list[tuple[int, Identity]]) -> None:
         with self._handle.index.glance() as connection:
-            if self._asked.content_id(chunk[0][0]) is not None:
-                ids = {self._asked.content_id(number) or 0: identity[1] for number, identity in chunk}
+            ids = self._asked.content_ids(chunk)
+            if ids is not None:
                 states = self._states.find_files(connection, ids)
             else:
                 states = self._states.find(connection, list({identity[1]: None for _, identity in chunk}))
         absent: list[int] = []
+        names = self._names
         for number, identity in chunk:
             state = states.get(identity)
             if state is None or not state.whole:
                 absent.append(number)
-            elif not self._names <= state.names:
-                self._lacks(number, self._names - state.names)
+            elif names and not names <= state.names:
+                self._lacks(number, names - state.names)
         keys = [(number, key) for number in absent if (key := self._asked.key(number)) is not None]
         known = list({key.digest: key for _, key in keys}.values())
         found = dict(zip((key.digest for key in known), lookup(self._handle, known), strict=True)) if known else {}
