@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from casstore import fsio
 from casstore.core.directory import Directory
 from casstore.core.many import MEMORY_SPEED, PATIENCE
 from casstore.data.again import Again
-from casstore.data.manifest import ZEROS, Label, Manifest
+from casstore.data.manifest import NONE, Label, Manifest
 from casstore.data.picks import Pick
 from casstore.data.rows import Row
 from casstore.errors import CorruptObjectError, MissError
-from casstore.model import CODECS, Miss, Stored, TensorInfo
+from casstore.model import Miss, Stored, TensorInfo
 from casstore.objects.files import read_into
+from casstore.objects.payload import Layout
 from casstore.objects.planes import Bytes
+from casstore.objects.scratch import ALIGNMENT, Scratch
+from casstore.objects.shared import Place, shared_tensor
 from casstore.objects.tensors import batch_tensor, slots_of
 
-Job = tuple[bytes, int, int, dict[str, Bytes]]
-"""An object to read: its digest, the number of the item it is for, its entry, and what goes where."""
+_scratch = Scratch()
+_alone = threading.Lock()
+
+
+class Job(NamedTuple):
+    """An object to read.
+
+    Attributes:
+        digest: what it is called.
+        number: of the item it is for.
+        entry: of the manifest.
+        stored: what the manifest says; None: there is no object, only zeros.
+        out: {stored name: memory of that tensor}
+        places: {stored name: where that tensor belongs in shared memory}
+    """
+
+    digest: bytes
+    number: int
+    entry: int
+    stored: Stored | None
+    out: dict[str, Bytes]
+    places: dict[str, Place]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its tensors."""
+        return sum(map(len, self.out.values())) + sum(place.nbytes for place in self.places.values())
 
 
 class Prepared(NamedTuple):
@@ -50,6 +82,7 @@ class Reader:
     def __init__(self, path: str, shard_hex: int, manifest: Manifest) -> None:
         self._directory, self._manifest = Directory(path, shard_hex), manifest
         self._moved: dict[int, Stored] = {}  # what is known better by now: repacked objects
+        self._wanted: dict[tuple[str, int], list[tuple[str, str, TensorInfo]]] = {}
         self._again = Again(path)
         self._cold = True  # whether the disk is worth a hint, which costs an open for each file; as the last batch was
 
@@ -77,7 +110,7 @@ class Reader:
         jobs: list[Job] = []
         for place, label in enumerate(manifest.labels):
             self._prepare(label, [entries[place] for _, entries in found], items, batch, jobs, shared=shared)
-        jobs.sort(key=lambda job: job[0])
+        jobs.sort(key=itemgetter(0))
         return Prepared([Row(item, batch=batch, place=number) for number, item in enumerate(items)], jobs, found)
 
     def read(self, prepared: Prepared) -> list[Row]:
@@ -87,23 +120,25 @@ class Reader:
             MissError: an object is gone or damaged; names the sample and what is missing.
         """
         rows, jobs, found = prepared
-        began = time.perf_counter()
-        if self._cold and len(jobs) > 1:
-            self._read_ahead(jobs)
-        for job in jobs:
-            self._read(job, found[job[1]])
-        nbytes = sum(len(memory) for job in jobs for memory in job[3].values())
-        self._cold = time.perf_counter() - began > len(jobs) * PATIENCE + nbytes / MEMORY_SPEED
+        cold = self._cold and len(jobs) > 1
+        # Threads that only copy wait for each other's turn with Python longer than they gain.
+        alone = not cold and all(job.stored is None or job.stored.codec == "raw" for job in jobs)
+        with _alone if alone else contextlib.nullcontext():
+            began, spent = time.perf_counter(), time.thread_time()
+            if cold:
+                self._read_ahead(jobs)
+            for job in jobs:
+                self._read_placed(job, found[job.number])
+            waited = time.perf_counter() - began - (time.thread_time() - spent)
+        self._cold = waited > len(jobs) * PATIENCE + sum(job.nbytes for job in jobs) / MEMORY_SPEED
         return rows
 
     def _read_ahead(self, jobs: Sequence[Job]) -> None:
         """Let the disk begin with all files, in the order in which they are read."""
-        entries = self._manifest.entries
-        for digest, _, entry, _ in jobs:
-            if entries.codecs[entry] != ZEROS:
-                stored = self._moved.get(entry)
-                codec = stored.codec if stored is not None else CODECS[entries.codecs[entry]]
-                fsio.will_read(self._directory.object(digest, codec))
+        for job in jobs:
+            stored = self._moved.get(job.entry, job.stored)
+            if stored is not None:
+                fsio.will_read(self._directory.object(job.digest, stored.codec))
 
     def _prepare(
         self,
@@ -117,56 +152,87 @@ class Reader:
     ) -> None:
         """Make the tensors of a label, and note what is to be read into them."""
         known = self._manifest.entries
-        tensors = [list(self._manifest.tensors(label, entry)) for entry in entries]
-        infos: dict[str, list[TensorInfo]] = {}
-        for found in tensors:
-            for _, _, name, info in found:
-                infos.setdefault(name, []).append(info)
-        slots: dict[str, tuple[Any, list[Bytes]]] = {}
-        for name, each in infos.items():
-            if len(each) == len(entries) and all(info == each[0] for info in each):
-                batch[name], memory = batch_tensor(name, each[0], len(entries), shared=shared)
-                slots[name] = slots_of(batch[name]), list(memory)
-        for number, (entry, found) in enumerate(zip(entries, tensors, strict=True)):
-            parts: dict[int, dict[str, Bytes]] = {}
-            for part, stored, name, info in found:
-                if name in slots:
-                    items[number][name], memory = slots[name][0][number], slots[name][1][number]
+        parts = [(number, part) for number, entry in enumerate(entries) for part in known.parts(entry)]
+        all_parts = [part for _, part in parts]
+        layouts: list[int] = known.layouts[all_parts].tolist()
+        forms: list[tuple[int, ...]] = [()] * len(entries)
+        for (number, _), layout in zip(parts, layouts, strict=True):
+            forms[number] += (layout,)
+        slots: dict[str, tuple[Sequence[Any], Sequence[Bytes | Place]]] = {}
+        for name, info in self._alike(label, set(forms)).items():
+            slots[name] = _slots(name, info, len(entries), batch, shared=shared)
+        for (number, part), layout, stored in zip(parts, layouts, known.stored(all_parts), strict=True):
+            digest = stored.digest if stored is not None else b""
+            job = Job(digest, number, part, stored, {}, {})
+            for stored_name, name, info in self._tensors(label, layout):
+                tensors, memories = slots.get(name) or _slots(name, info, 1, {}, shared=False)
+                place = number if name in slots else 0
+                items[number][name], memory = tensors[place], memories[place]
+                if isinstance(memory, Place):
+                    job.places[stored_name] = memory
                 else:
-                    whole, one = batch_tensor(name, info, 1, shared=False)
-                    items[number][name], memory = whole[0], one[0]
-                parts.setdefault(part, {})[stored] = memory
-            for part, out in parts.items():
-                jobs.append((known.digests[part].tobytes(), number, part, out))
-            if known.values[entry] >= 0:
-                items[number].update(self._values_of(label, int(known.values[entry])))
+                    job.out[stored_name] = memory
+            if job.out or job.places:
+                jobs.append(job)
+        for item, values in zip(items, known.values[entries].tolist(), strict=True):
+            if values != NONE:
+                item.update(self._values_of(label, values))
+
+    def _tensors(self, label: Label, layout: int) -> list[tuple[str, str, TensorInfo]]:
+        """(stored name, name in the items, dtype and shape) of what is wanted of a layout."""
+        found = self._wanted.get((label.name, layout))
+        if found is None:
+            tensors = Layout.parse(self._manifest.entries.layout_texts[layout]).tensors
+            named = ((stored, label.renamed(stored), info) for stored, info in tensors.items())
+            found = [(stored, name, info) for stored, name, info in named if name is not None]
+            self._wanted[label.name, layout] = found
+        return found
+
+    def _alike(self, label: Label, forms: Iterable[tuple[int, ...]]) -> dict[str, TensorInfo]:
+        """The tensors that have the same dtype and shape in all of these forms; a form is the layouts of a variant."""
+        first, *others = (
+            {name: info for layout in form for _, name, info in self._tensors(label, layout)} for form in forms
+        )
+        return {name: info for name, info in first.items() if all(other.get(name) == info for other in others)}
 
     def _values_of(self, label: Label, number: int) -> dict[str, Any]:
         values: dict[str, Any] = json.loads(self._manifest.entries.value_texts[number])
         return {name: value for stored, value in values.items() if (name := label.renamed(stored)) is not None}
 
+    def _read_placed(self, job: Job, found: tuple[int, list[int]]) -> None:
+        """Read an object; what belongs in shared memory goes there from memory that is used for the next one, too."""
+        if not job.places:
+            self._read(job, found)
+            return
+        memory = _scratch.take(sum(place.nbytes + -place.nbytes % ALIGNMENT for place in job.places.values()))
+        out, start = dict(job.out), 0
+        for name, place in job.places.items():
+            out[name] = memory[start : start + place.nbytes]
+            start += place.nbytes + -place.nbytes % ALIGNMENT
+        self._read(job._replace(out=out), found)
+        for name, place in job.places.items():
+            place.write(out[name])
+
     def _read(self, job: Job, found: tuple[int, list[int]]) -> None:
-        digest, _, entry, out = job
-        entries = self._manifest.entries
-        if entries.codecs[entry] == ZEROS:
-            for memory in out.values():
+        stored = self._moved.get(job.entry, job.stored)
+        if stored is None:
+            for memory in job.out.values():
                 memory.fill(0)
             return
-        stored = self._moved.get(entry) or entries.stored(entry)
+        layout = Layout.parse(stored.layout)
         try:
-            read_into(self._directory.object(digest, stored.codec), stored, entries.layout(entry), out)
+            read_into(self._directory.object(job.digest, stored.codec), stored, layout, job.out)
         except CorruptObjectError:
-            self._moved[entry] = self._reread(job, stored, found)
+            self._moved[job.entry] = self._reread(job, stored, layout, found)
 
-    def _reread(self, job: Job, stored: Stored, found: tuple[int, list[int]]) -> Stored:
+    def _reread(self, job: Job, stored: Stored, layout: Layout, found: tuple[int, list[int]]) -> Stored:
         """Read once more what the index knows better by now; what it says."""
-        _, _, entry, out = job
         row, begins = found
         try:
-            return self._again.read(stored, self._manifest.entries.layout(entry), out)
+            return self._again.read(stored, layout, job.out)
         except CorruptObjectError as error:
             labels = zip(self._manifest.labels, begins, strict=True)
-            label = next(label for label, begin in labels if entry in self._manifest.entries.parts(begin))
+            label = next(label for label, begin in labels if job.entry in self._manifest.entries.parts(begin))
             told = f"{self._manifest.told(row)}: nothing to serve for its {label.name}"
             key = f"{label.recipe}, object {stored.digest.hex()}"
             raise MissError(
@@ -176,3 +242,20 @@ class Reader:
     def close(self) -> None:
         """Give back what was opened."""
         self._again.close()
+
+
+def _slots(
+    name: str, info: TensorInfo, count: int, batch: dict[str, Any], *, shared: bool
+) -> tuple[Sequence[Any], Sequence[Bytes | Place]]:
+    """A new tensor in the batch: its items, and where their bytes go."""
+    made = shared_tensor(name, info, count) if shared else None
+    batch[name], places = made or batch_tensor(name, info, count, shared=shared)
+    return slots_of(batch[name]), list(places)
+
+
+def _forget_parent() -> None:
+    global _alone
+    _alone = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forget_parent)
