@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -21,14 +18,14 @@ from casstore.data.rows import Row
 from casstore.errors import CorruptObjectError, MissError
 from casstore.model import Miss, Stored, TensorInfo
 from casstore.objects.files import read_into
-from casstore.objects.payload import Layout
+from casstore.objects.payload import Layout, nbytes
 from casstore.objects.planes import Bytes
-from casstore.objects.scratch import ALIGNMENT, Scratch
+from casstore.objects.scratch import ALIGNMENT, Recycled, Scratch
 from casstore.objects.shared import Place, shared_tensor
-from casstore.objects.tensors import batch_tensor, slots_of
+from casstore.objects.tensors import batch_tensor, slots_of, tensor_over
 
 _scratch = Scratch()
-_alone = threading.Lock()
+LARGE = 128 << 10  # bytes of a tensor; malloc asks the system for anew
 
 
 class Job(NamedTuple):
@@ -84,6 +81,7 @@ class Reader:
         self._moved: dict[int, Stored] = {}  # what is known better by now: repacked objects
         self._wanted: dict[tuple[str, int], list[tuple[str, str, TensorInfo]]] = {}
         self._again = Again(path)
+        self._memory = Recycled()
         self._cold = True  # whether the disk is worth a hint, which costs an open for each file; as the last batch was
 
     def prepare(self, picks: Sequence[Pick | int], *, shared: bool) -> Prepared:
@@ -120,16 +118,12 @@ class Reader:
             MissError: an object is gone or damaged; names the sample and what is missing.
         """
         rows, jobs, found = prepared
-        cold = self._cold and len(jobs) > 1
-        # Threads that only copy wait for each other's turn with Python longer than they gain.
-        alone = not cold and all(job.stored is None or job.stored.codec == "raw" for job in jobs)
-        with _alone if alone else contextlib.nullcontext():
-            began, spent = time.perf_counter(), time.thread_time()
-            if cold:
-                self._read_ahead(jobs)
-            for job in jobs:
-                self._read_placed(job, found[job.number])
-            waited = time.perf_counter() - began - (time.thread_time() - spent)
+        began, spent = time.perf_counter(), time.thread_time()
+        if self._cold and len(jobs) > 1:
+            self._read_ahead(jobs)
+        for job in jobs:
+            self._read_placed(job, found[job.number])
+        waited = time.perf_counter() - began - (time.thread_time() - spent)  # decoding and copying isn't
         self._cold = waited > len(jobs) * PATIENCE + sum(job.nbytes for job in jobs) / MEMORY_SPEED
         return rows
 
@@ -160,12 +154,12 @@ class Reader:
             forms[number] += (layout,)
         slots: dict[str, tuple[Sequence[Any], Sequence[Bytes | Place]]] = {}
         for name, info in self._alike(label, set(forms)).items():
-            slots[name] = _slots(name, info, len(entries), batch, shared=shared)
+            slots[name] = self._slots(name, info, len(entries), batch, shared=shared)
         for (number, part), layout, stored in zip(parts, layouts, known.stored(all_parts), strict=True):
             digest = stored.digest if stored is not None else b""
             job = Job(digest, number, part, stored, {}, {})
             for stored_name, name, info in self._tensors(label, layout):
-                tensors, memories = slots.get(name) or _slots(name, info, 1, {}, shared=False)
+                tensors, memories = slots.get(name) or self._slots(name, info, 1, {}, shared=False)
                 place = number if name in slots else 0
                 items[number][name], memory = tensors[place], memories[place]
                 if isinstance(memory, Place):
@@ -187,6 +181,21 @@ class Reader:
             found = [(stored, name, info) for stored, name, info in named if name is not None]
             self._wanted[label.name, layout] = found
         return found
+
+    def _slots(
+        self, name: str, info: TensorInfo, count: int, batch: dict[str, Any], *, shared: bool
+    ) -> tuple[Sequence[Any], Sequence[Bytes | Place]]:
+        """A new tensor in the batch: its items, and where their bytes go."""
+        size = nbytes(info)
+        made: tuple[Any, Sequence[Bytes | Place] | Bytes] | None = None
+        if shared:
+            made = shared_tensor(name, info, count)
+        elif size * count >= LARGE:
+            memory = self._memory.take(size * count)
+            whole = TensorInfo(info.dtype, (count, *info.shape))
+            made = tensor_over(name, whole, memory, as_numpy=False), memory.reshape(count, size)
+        batch[name], places = made or batch_tensor(name, info, count, shared=shared)
+        return slots_of(batch[name]), list(places)
 
     def _alike(self, label: Label, forms: Iterable[tuple[int, ...]]) -> dict[str, TensorInfo]:
         """The tensors that have the same dtype and shape in all of these forms; a form is the layouts of a variant."""
@@ -242,20 +251,3 @@ class Reader:
     def close(self) -> None:
         """Give back what was opened."""
         self._again.close()
-
-
-def _slots(
-    name: str, info: TensorInfo, count: int, batch: dict[str, Any], *, shared: bool
-) -> tuple[Sequence[Any], Sequence[Bytes | Place]]:
-    """A new tensor in the batch: its items, and where their bytes go."""
-    made = shared_tensor(name, info, count) if shared else None
-    batch[name], places = made or batch_tensor(name, info, count, shared=shared)
-    return slots_of(batch[name]), list(places)
-
-
-def _forget_parent() -> None:
-    global _alone
-    _alone = threading.Lock()  # a thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_forget_parent)
