@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import random
 import statistics
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -121,22 +122,33 @@ def _other(pipe: Any, path: Path, seed: int) -> None:
     """Writes new samples; or compresses them, for the share of the CPU that writing took just before."""
     tensors = loader_data.samples()
     recipe = casstore.Recipe("beside", code=1)
-    raw = [loader_data.packed(each) for each in tensors[:GROUP]]
+    raw = loader_data.packed(tensors[0])[: 1 << 18]
     share, numbers = 0.5, itertools.count(8192 * (seed + 1))  # others than those that are stored
     with casstore.open(path) as store:
         while (question := pipe.recv()) != ("end",):
             task, seconds = question[0], question[-1] if len(question) > 1 else 0
             began, used, errors = time.perf_counter(), time.process_time(), 0
-            while time.perf_counter() - began < seconds:
-                if task == "write":
-                    errors += _write(store, recipe, tensors, [next(numbers) for _ in range(GROUP)])
-                elif time.process_time() - used < share * (time.perf_counter() - began):
-                    zstandard.compress(raw[next(numbers) % GROUP][: 1 << 18], 1)
-                else:
-                    time.sleep(SLICE_SECONDS)
+            while task == "write" and time.perf_counter() - began < seconds:
+                errors += _write(store, recipe, tensors, [next(numbers) for _ in range(GROUP)])
+            if task == "burn":
+                threads = [threading.Thread(target=_burn, args=(raw, seconds, share / 2)) for _ in range(2)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
             spent = (time.process_time() - used) / (time.perf_counter() - began)
             share = spent if task == "write" else share
             pipe.send((spent, errors))
+
+
+def _burn(data: bytes, seconds: float, share: float) -> None:
+    """Compress; one of two threads of a process, since a writer has a thread that commits, too."""
+    began, used = time.perf_counter(), time.thread_time()
+    while (passed := time.perf_counter() - began) < seconds:
+        if time.thread_time() - used < share * passed:
+            zstandard.compress(data, 1)
+        else:
+            time.sleep(SLICE_SECONDS)
 
 
 def _write(store: casstore.Store, recipe: casstore.Recipe, tensors: list[Sample], numbers: list[int]) -> int:
