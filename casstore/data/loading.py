@@ -251,3 +251,4 @@ class Reader:
     def close(self) -> None:
         """Give back what was opened."""
         self._again.close()
+        self._memory = Recycled()  # what is still in use goes back to the old one, and with it
