@@ -1,91 +1,122 @@
-"""Training epochs: a DataLoader and in-process batches against ready tensors and against other kinds of files."""
+"""Training epochs: a DataLoader and in-process batches, against ready tensors and what others keep samples in."""
 
 from __future__ import annotations
 
-import gc
-import itertools
 import os
 import pickle  # noqa: TID251
 import random
+import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from bench_read import latents
-from timing import spread
-from torch.utils.data import DataLoader
+import chart
+from loader_beside import beside
+from loader_data import BATCH, LATENT, TEXT, Files, Lmdb, Ready, Tars, installed, samples, stored
+from loader_first import first_batch
+from loader_mgds import Smart
+from timing import interleaved, spread
+from torch.utils.data import DataLoader, Dataset
 
-import casstore
-from casstore.model import Item
-
-SAMPLES = 1200
-BATCH = 16
+SAMPLES = 4000
 ROUNDS = 7
-TEXT = (77, 3072)  # float16: 462 KiB
+PAIRS = 5  # of runs beside writers
+LARGE = 1_000_000  # entries of an index
 Run = Callable[[], float]
+Times = dict[str, list[float]]
+Goals = tuple[tuple[str, str, str], ...]
+
+# (what, x the rate of what, goal)
+AGAINST_FILES: Goals = (
+    ("raw", "torch.load", ">= 1.6"),
+    ("raw", "npz", ">= 2.6"),
+    ("zstd", "torch.load", ">= 1.25"),
+    ("zstd", "npz", ">= 2"),
+    ("raw, in process", "torch.load", ">= 5"),
+    ("raw, in process", "npz", ">= 10"),
+    ("zstd, in process", "torch.load", ">= 2"),
+    ("zstd, in process", "npz", ">= 3"),
+)
+AGAINST_PACKS: Goals = (
+    ("raw", "LMDB", ">= 1.1"),
+    ("zstd", "LMDB", ">= 0.85"),
+    ("raw", "WebDataset", ">= 1.5"),
+    ("zstd", "WebDataset", ">= 1.5"),
+)
+AGAINST_MGDS: Goals = (
+    ("raw, in process", "SmartDiskCache", ">= 3"),
+    ("zstd, in process", "SmartDiskCache", ">= 3"),
+)
 
 
-class Ready(torch.utils.data.Dataset[dict[str, Any]]):
-    """Tensors that are in memory already: what a loader costs by itself."""
+def bench_loader(
+    folder: Path, *, count: int = SAMPLES, large: bool = False, peer: Path | None = None, svg: Path | None = None
+) -> None:
+    """Epochs in random order; every figure is a ratio to a run of the same round.
 
-    def __init__(self, tensors: Sequence[dict[str, torch.Tensor]]) -> None:
-        self._tensors = tensors
+    Args:
+        folder: an empty one.
+        count: of samples.
+        large: the first batch in an index of a million, too.
+        peer: a checkout of mgds that has SmartDiskCache.
+        svg: a file for a chart of the rates.
+    """
+    kib = [2 * size >> 10 for size in (LATENT[0] * LATENT[1] * LATENT[2], TEXT[0] * TEXT[1])]
+    print(
+        f"loader: {count:,} samples of {kib[0]} KiB bf16 latent + {kib[1]} KiB fp16 text, batch {BATCH}, random order"
+    )
+    print(f"  warm, {ROUNDS} rounds, {os.cpu_count()} cores, 2 workers or threads; median (lowest to highest)")
+    tensors = samples()
+    order = random.Random(0).sample(range(count), count)
+    ours = {codec: stored(folder / codec, codec, tensors, count) for codec in ("raw", "zstd")}
 
-    def __len__(self) -> int:
-        return SAMPLES
+    def loader(dataset: Dataset[Any], sampler: Iterable[int] | None = order) -> Run:
+        return lambda: epoch(DataLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=2))
 
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        return self._tensors[number % len(self._tensors)]
+    def inside(codec: str) -> Run:
+        return lambda: epoch(ours[codec].batches(order, BATCH))
 
+    always = {"ready tensors": loader(Ready(tensors, count))}
+    workers = {codec: loader(dataset) for codec, dataset in ours.items()}
+    threads = {f"{codec}, in process": inside(codec) for codec in ours}
+    rates: dict[str, list[float]] = {}  # in those of ready tensors
 
-class Files(torch.utils.data.Dataset[dict[str, Any]]):
-    """A file per sample, as most training scripts have it: torch.save, or npz in float32."""
+    def compare(runs: dict[str, Run], goals: Goals) -> Times:
+        os.sync()  # or the files just made are written meanwhile
+        times = interleaved(always | runs, ROUNDS)
+        _tell(times, goals)
+        for name, each in times.items():
+            rates.setdefault(name, [b / a for a, b in zip(each, times["ready tensors"], strict=True)])
+        return times
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        self._folder, self._kind = folder, kind
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        path = self._folder / f"{number}.{self._kind}"
-        if self._kind == "pt":
-            found: dict[str, torch.Tensor] = torch.load(path, weights_only=True)  # noqa: TID251
-            return found
-        with np.load(path) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays}
-
-
-def samples() -> list[dict[str, torch.Tensor]]:
-    """256 different samples: half a real bf16 latent (128 KiB), and noise in place of a text embedding."""
-    generator = torch.Generator().manual_seed(0)
-    text = torch.randn(*TEXT, generator=generator).half()
-    return [
-        {"latent": latent.flatten()[: 1 << 16].reshape(16, 64, 64), "hidden": torch.roll(text.flatten(), n).view(TEXT)}
-        for n, latent in enumerate(latents())
-    ]
-
-
-def stored(folder: Path, codec: Any, tensors: Sequence[dict[str, torch.Tensor]]) -> casstore.data.Dataset:
-    """A store of SAMPLES rows in which latent and text are objects of their own."""
-    rows = [{"sample": str(n), "caption": f"text {n}"} for n in range(SAMPLES)]
-    store = casstore.open(folder, create=True, durability="off")
-    plans = {}
-    for name in ("latent", "hidden"):
-
-        def encode(items: list[Item], name: str = name) -> list[dict[str, Any]]:
-            numbers = [int(item.sample) for item in items]
-            return [{name: torch.roll(tensors[n % len(tensors)][name], n)} for n in numbers]
-
-        recipe = casstore.Recipe(name, code=1, codec=codec)
-        inputs = store.inputs(rows)
-        store.build(store.plan(inputs, recipe, role="caption"), encode, batch_size=64)
-        plans[name] = store.plan(inputs, recipe, role="caption")
-    return store.dataset(**plans)
+    files = {name: Files(folder / kind, kind, tensors, count) for name, kind in (("torch.load", "pt"), ("npz", "npz"))}
+    times = compare(workers | threads | {name: loader(each) for name, each in files.items()}, AGAINST_FILES)
+    for kind in ("pt", "npz"):
+        shutil.rmtree(folder / kind)  # all that is compared at a time has to stay in the page cache
+    packs: dict[str, Run] = {}
+    if installed("lmdb"):
+        packs["LMDB"] = loader(Lmdb(folder / "lmdb", tensors, count))
+    if installed("webdataset"):
+        packs["WebDataset"] = loader(Tars(folder / "tars", tensors, count), None)
+    if packs:
+        compare(workers | packs, AGAINST_PACKS)
+    for kind in ("lmdb", "tars"):
+        shutil.rmtree(folder / kind, ignore_errors=True)
+    if peer is not None:
+        smart = Smart(peer, folder / "mgds", count)
+        compare(threads | {"SmartDiskCache": smart.epoch}, AGAINST_MGDS)
+        smart.close()
+        shutil.rmtree(folder / "mgds")
+    else:
+        print("  no --peer (a checkout of mgds): not compared with SmartDiskCache")
+    if svg is not None:
+        svg.write_text(_chart(rates, count, statistics.median(times["ready tensors"])))
+    _sizes(ours["zstd"], order)
+    beside(folder / "zstd", ours["zstd"], PAIRS)
+    if large:
+        first_batch(folder / "large", tensors, LARGE)
 
 
 def epoch(batches: Iterable[Any]) -> float:
@@ -100,66 +131,42 @@ def epoch(batches: Iterable[Any]) -> float:
     return took / count
 
 
-def bench_loader(folder: Path) -> None:
-    """Epochs in random order; every figure is a ratio to a run of the same round."""
-    text = 2 * TEXT[0] * TEXT[1] >> 10
-    print(f"loader: {SAMPLES} samples of 128 KiB bf16 latent + {text} KiB fp16 text, batch {BATCH}, random order, warm")
-    print(f"  {ROUNDS} rounds, {os.cpu_count()} cores; median (lowest to highest)")
-    tensors = samples()
-    ours = {codec: stored(folder / codec, codec, tensors) for codec in ("raw", "zstd")}
-    for kind in ("pt", "npz"):
-        (folder / kind).mkdir()
-    for n in range(SAMPLES):
-        sample = {name: torch.roll(tensor, n) for name, tensor in tensors[n % len(tensors)].items()}
-        torch.save(sample, folder / "pt" / f"{n}.pt")
-        np.savez(folder / "npz" / f"{n}.npz", **{name: tensor.float().numpy() for name, tensor in sample.items()})
-    order = random.Random(0).sample(range(SAMPLES), SAMPLES)
+def _tell(times: Times, goals: Goals) -> None:
+    if "torch.load" in times:
+        print(f"  samples/s of ready tensors                     {1 / statistics.median(times['ready tensors']):6.0f}")
+        for codec, goal in (("raw", "<= 1.15"), ("zstd", "<= 1.5")):
+            told = _ratio(times, codec, "ready tensors")
+            print(f"  {codec:<16}, x the time of ready tensors   {told}   goal {goal}")
+    for name, other, goal in goals:
+        if other in times:
+            print(f"  {name:<16}, x the rate of {other:<14}   {_ratio(times, other, name)}   goal {goal}")
 
-    def loader(dataset: Any, workers: int) -> Run:
-        return lambda: epoch(DataLoader(dataset, batch_size=BATCH, sampler=order, num_workers=workers))
 
-    def inside(dataset: Any) -> Run:
-        return lambda: epoch(dataset.batches(order, BATCH))
+def _ratio(times: Times, one: str, other: str) -> str:
+    return spread([a / b for a, b in zip(times[one], times[other], strict=True)])
 
-    runs: dict[str, Run] = {
-        "ready": loader(Ready(tensors), 2),
-        "raw": loader(ours["raw"], 2),
-        "zstd": loader(ours["zstd"], 2),
-        "torch.load": loader(Files(folder / "pt", "pt"), 2),
-        "npz": loader(Files(folder / "npz", "npz"), 2),
-        "raw, in process": inside(ours["raw"]),
-        "zstd, in process": inside(ours["zstd"]),
+
+def _chart(rates: dict[str, list[float]], count: int, seconds: float) -> str:
+    in_process = [name for name in rates if name.endswith("in process") or name == "SmartDiskCache"]
+    names = sorted(rates, key=lambda name: -statistics.median(rates[name]))
+    groups = {
+        heading: {name.removesuffix(", in process"): rates[name] for name in names if (name in in_process) == inside}
+        for heading, inside in (("in process", True), ("DataLoader with 2 workers", False))
     }
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for name, run in itertools.chain.from_iterable([list(runs.items())] * (ROUNDS + 1)):
-        gc.collect()
-        times[name].append(run())
-    times = {name: each[1:] for name, each in times.items()}  # the first round warms up
-
-    def ratio(one: str, other: str) -> str:
-        return spread([a / b for a, b in zip(times[one], times[other], strict=True)])
-
-    print(f"  samples/s of ready tensors, 2 workers          {1 / statistics.median(times['ready']):6.0f}")
-    for codec, goal in (("raw", "<= 1.15"), ("zstd", "<= 1.5")):
-        print(f"  {codec:<4}, 2 workers, x of ready tensors' time     {ratio(codec, 'ready')}   goal {goal}")
-    for name, other, goal in (
-        ("raw", "torch.load", ">= 1.6"),
-        ("zstd", "torch.load", ">= 1.25"),
-        ("raw", "npz", ">= 2.6"),
-        ("zstd", "npz", ">= 2"),
-    ):
-        print(f"  {name:<4}, 2 workers, x the rate of {other:<10}     {ratio(other, name)}   goal {goal}")
-    for codec, goals in (("raw", (">= 5", ">= 10")), ("zstd", (">= 2", ">= 3"))):
-        for other, goal in zip(("torch.load", "npz"), goals, strict=True):
-            told = ratio(other, f"{codec}, in process")
-            print(f"  {codec:<4}, in process, x 2 workers' {other:<10}      {told}   goal {goal}")
-    manifest = len(pickle.dumps(ours["zstd"]._manifest))
-    print(f"  bytes of a pickled manifest per sample         {manifest / SAMPLES:6.0f}")
-    print(f"  bytes of a pickled dataset beyond its manifest {len(pickle.dumps(ours['zstd'])) - manifest:6.0f}")
-    print(f"  MB that a worker grows by                      {max(growth(ours['zstd'], order)) / 1e6:6.1f}")
+    note = f"{count:,} samples of 608 KiB, batch 16, warm, {os.cpu_count()} cores; 1 = {1 / seconds:,.0f} samples/s"
+    return chart.bars("Samples per second, ready tensors from 2 workers = 1", note, groups, ours=("raw", "zstd"))
 
 
-class Grown(torch.utils.data.Dataset[int]):
+def _sizes(dataset: Any, order: list[int]) -> None:
+    manifest = len(pickle.dumps(dataset._manifest))
+    print(f"  bytes of a pickled manifest per sample         {manifest / len(order):6.0f}")
+    print(
+        f"  bytes of a pickled dataset beyond its manifest {len(pickle.dumps(dataset)) - manifest:6.0f}   goal < 1024"
+    )
+    print(f"  MB that a worker grows by                      {max(_growth(dataset, order)) / 1e6:6.1f}   goal <= 50")
+
+
+class _Grown(Dataset[int]):
     """Tells how much memory of its own a worker has taken since it began."""
 
     def __init__(self, dataset: Any) -> None:
@@ -171,13 +178,13 @@ class Grown(torch.utils.data.Dataset[int]):
         return [_own() - self._start]
 
     def __len__(self) -> int:
-        return SAMPLES
+        return len(self._dataset)
 
 
-def growth(dataset: Any, order: list[int]) -> Iterator[int]:
+def _growth(dataset: Any, order: list[int]) -> Iterator[int]:
     """Bytes, after each batch of an epoch."""
     options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn", "collate_fn": list}
-    for batch in DataLoader(Grown(dataset), batch_size=BATCH, sampler=order, **options):
+    for batch in DataLoader(_Grown(dataset), batch_size=BATCH, sampler=order, **options):
         yield batch[0]
 
 

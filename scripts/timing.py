@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 RUNS = 15
@@ -28,3 +29,13 @@ def seconds(call: Callable[[], Any], repeat: int) -> float:
     for _ in range(repeat):
         call()
     return (time.perf_counter() - began) / repeat
+
+
+def interleaved(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """What each run says, round by round, all of them in turn; a round before warms up."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds + 1):
+        for name, run in runs.items():
+            gc.collect()
+            found[name].append(run())
+    return {name: each[1:] for name, each in found.items()}

@@ -201,10 +201,10 @@ def _decode_frame(frame: Frame, stored: memoryview, out: Bytes) -> None:
 def _check_zstd(stored: memoryview, raw: int) -> None:
     """Refuse anything but one whole zstd frame that states this length; the stream reader would take what it needs.
 
-    RFC 8878, 3.1.1: header, blocks of 3 + n bytes (1 byte instead of n in a run-length block), perhaps a checksum.
+    RFC 8878, 3.1.1: header, blocks of 3 + n bytes (1 byte instead of n in a run-length block), perhaps a checksum of
+    4 bytes, which bit 2 of the header's first byte after the magic number says.
     """
-    parameters = zstandard.get_frame_parameters(stored)
-    if parameters.content_size != raw:
+    if zstandard.frame_content_size(stored) != raw:
         raise CorruptObjectError("a zstd frame states another length than the table")
     position, last = zstandard.frame_header_size(stored), 0
     while not last:
@@ -213,5 +213,5 @@ def _check_zstd(stored: memoryview, raw: int) -> None:
         position += 3 + (1 if kind == 1 else size)
         if position > len(stored):
             raise CorruptObjectError("a zstd frame ends early")
-    if position + 4 * parameters.has_checksum != len(stored):
+    if position + (stored[4] & 4) != len(stored):
         raise CorruptObjectError("a zstd frame has another length than the table says")

@@ -210,12 +210,14 @@ def _read(descriptor: int, buffers: Sequence[Bytes], offset: int) -> None:
         CorruptObjectError: it ends before.
     """
     left = [buffer.data for buffer in buffers]
-    while left:
+    if len(left) <= _BUFFERS and os.preadv(descriptor, left, offset) == sum(map(len, left)):
+        return
+    while left:  # a short read, which is rare: all of it again
         count = os.preadv(descriptor, left[:_BUFFERS], offset)
         if not count:
             raise CorruptObjectError(f"it ends at byte {offset}")
         offset += count
-        while left and count >= len(left[0]):  # a read may be short
+        while left and count >= len(left[0]):
             count -= len(left.pop(0))
         if count:
             left[0] = left[0][count:]
