@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from kit import FakeEncoder, build, check_counts, expected_of, picture, pictures, python, spy
 from many import LONG
 
@@ -478,3 +479,19 @@ def test_a_budget_that_cannot_be_meant_is_refused_before_anything_is_encoded(
     with pytest.raises(casstore.errors.UsageError, match=told):
         build(store, folder, encoder)
     assert encoder.seen == []
+
+
+@pytest.mark.parametrize("kind", [np.zeros, torch.zeros])
+def test_an_encoder_may_use_its_memory_again(store: casstore.Store, kind: Callable[..., Any]) -> None:
+    """Results that lie in one buffer, which the next call overwrites, are stored as they were returned."""
+    recipe, buffer = casstore.Recipe("buffer", code=1), kind((4, 5000))
+
+    def encode(items: list[casstore.Item]) -> list[dict[str, Any]]:
+        for place, item in enumerate(items):
+            buffer[place] = int(item.sample)
+        return [{"t": buffer[place]} for place in range(len(items))]
+
+    rows = [{"sample": str(number), "caption": f"text {number}"} for number in range(50)]
+    assert store.build(store.plan(store.inputs(rows), recipe, role="caption"), encode, batch_size=4).encoded == 50
+    for number in range(50):
+        assert (store.get(casstore.Key.text(f"text {number}", recipe))["t"] == number).all()

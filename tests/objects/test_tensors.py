@@ -360,3 +360,14 @@ def test_finite_numbers_pass(short: str) -> None:
 def test_integers_are_always_finite(value: Any) -> None:
     """What can't hold a NaN isn't searched for one."""
     check_finite(to_payload({"latent": value}))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
+@pytest.mark.parametrize("places", [(0,), (99_999,), (0, 50_000, 99_999)])
+def test_what_is_not_finite_is_counted_anywhere_in_a_large_tensor(dtype: str, places: tuple[int, ...]) -> None:
+    """Large tensors are looked at in pieces; a complex number whose parts are both NaN counts once."""
+    array = np.full(100_000, -np.finfo(dtype).max, dtype)
+    check_finite(to_payload({"t": array}))
+    array[list(places)] = complex("nan+infj") if dtype == "c8" else -np.inf
+    with pytest.raises(NonFiniteError, match=f"{len(places)} of 100,000"):
+        check_finite(to_payload({"t": array}))
