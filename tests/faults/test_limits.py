@@ -27,6 +27,7 @@ DISKS = [64, 128, 200, 260, 320, 400, 480, 560, 700, 1000, 1500, 2500]  # KiB
 MORE_DISKS = [size for size in range(40, 1640, 8) if size not in DISKS]
 LIMITS = [0, 1, 100, 400, 1000, 4096, 30_000, 40_000, 66_000, 100_000, 150_000]  # bytes
 MEMORY = [0, 1, 8, 16, 20, 24, 28, 64]  # MiB beyond what the imports take
+SPEECHLESS = 4  # MiB; with less Python may get no further than its own hooks, or (once in hundreds of runs) crash
 
 
 def sizes(few: list[int], more: list[int]) -> Any:
@@ -186,16 +187,17 @@ sys.exit(run(sys.argv[2:]))
 @pytest.mark.parametrize("mib", sizes(MEMORY, list(range(3, 90, 2))))
 def test_little_memory_is_an_error_and_no_damage(folder: Path, mib: int) -> None:
     """With RLIMIT_AS from nothing to enough, a build ends with a documented code and a message, never with a traceback
-    or a damaged store; without the limit it then succeeds."""
+    or a damaged store (with next to nothing it may end in any way); without the limit it then succeeds."""
     place = folder / "w"
     place.mkdir()
     small(place)
     pictures(place / "p", 3, size=(256, 256))
     command = ["build", str(place / "p"), "--encoder", "pixels", "--resolution", "256", "-s", str(place / "s")]
     done = python("-c", UNDER_MEMORY, str(mib << 20), *command)
-    assert done.returncode in {0, 1, 6, 8, 9}, done
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    assert done.returncode == 0 or done.stderr
+    if mib >= SPEECHLESS:
+        assert done.returncode in {0, 1, 6, 8, 9}, done
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        assert done.returncode == 0 or done.stderr
     with casstore.open(place / "s") as store:
         assert store.verify(deep=True).findings == ()
         assert [get(store, name) == expect(name) for name in ("a", "b")] == [True, True]
