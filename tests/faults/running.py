@@ -180,12 +180,12 @@ def shape(call: Call) -> tuple[str, str]:
     return call.name, path
 
 
-def faults_of(calls: tuple[Call, ...], *, all_of_them: bool) -> Iterator[Fault]:
+def faults_of(calls: tuple[Call, ...], *, all_of_them: bool, brief: bool = False) -> Iterator[Fault]:
     """The faults to try, each once and for ever: at every call, all errors that fit it; in the short run, at the first
-    and the last call of those that are alike (a shard like another), EIO and one more."""
+    and (unless it is brief) the last call of those that are alike (a shard like another), EIO and one more."""
     kinds = [shape(call) for call in calls]
     first = {kind: number for number, kind in reversed(list(enumerate(kinds)))}
-    last = {kind: number for number, kind in enumerate(kinds)}
+    last = first if brief else {kind: number for number, kind in enumerate(kinds)}
     for number, kind in enumerate(kinds):
         if not all_of_them and number not in (first[kind], last[kind]):
             continue

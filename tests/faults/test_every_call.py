@@ -30,7 +30,8 @@ def test_a_fault_is_an_error_and_never_a_loss(
     """Whatever call fails: a typed error with path and errno or success, nothing acknowledged is lost, no damage, no
     descriptor leaks, no flush is repeated, and the same work then succeeds."""
     bench = Bench(WORKLOADS[name], folder)
-    faults = list(faults_of(bench.calls, all_of_them=request.config.getoption("--nightly")))[part::SLICES]
+    nightly = request.config.getoption("--nightly")
+    faults = list(faults_of(bench.calls, all_of_them=nightly, brief=WORKLOADS[name].brief))[part::SLICES]
     wrong = []
     for fault in faults:
         call = bench.calls[fault.number]
@@ -43,5 +44,5 @@ def test_there_are_enough_faults(folder: Path) -> None:
     count = 0
     for name, workload in WORKLOADS.items():
         (folder / name).mkdir()
-        count += len(set(faults_of(Bench(workload, folder / name).calls, all_of_them=False)))
+        count += len(set(faults_of(Bench(workload, folder / name).calls, all_of_them=False, brief=workload.brief)))
     assert count >= LEAST

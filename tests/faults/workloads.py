@@ -35,7 +35,7 @@ OLD = casstore.Recipe("old")
 class Workload:
     """`prepare(place)` makes the files; `work(place, done)` is what faults happen to; `names` are stored before it, and
     `results` are what it stores when nothing fails. `syncfs`: whether the store relies on it; `damaged`: the name whose
-    object is damaged to begin with."""
+    object is damaged to begin with; `brief`: it is made of pieces that other workloads try at length."""
 
     name: str
     prepare: Callable[[Path], Any]
@@ -44,6 +44,7 @@ class Workload:
     results: tuple[str, ...]
     syncfs: bool = True
     damaged: str | None = None
+    brief: bool = False
 
     @contextmanager
     def circumstances(self) -> Iterator[None]:
@@ -185,7 +186,7 @@ def restore(place: Path, done: Done) -> None:
     restore_store(str(place / "s"), str(place / "s" / "backups" / "index-kept.sqlite"), yes=True)
 
 
-@workload(with_pictures)
+@workload(with_pictures, brief=True)
 def build_and_back_up(place: Path, done: Done) -> None:
     with casstore.open(place / "s") as store:
         report = build(store, place / "p", FakeEncoder(), resolution="16x16")
