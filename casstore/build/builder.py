@@ -97,7 +97,7 @@ class _Build:
         return self._told_to_end() or self.options.stop()
 
     def _told_to_end(self) -> bool:
-        return self.signals.came is not None or self.ended
+        return self.signals.came is not None or self.ended or self.tally.error is not None
 
     def _end_by(self, error: BaseException, cause: BaseException | None = None) -> None:
         """Have the build end as after a stop, and then raise this."""
@@ -133,7 +133,7 @@ class _Build:
         if not stopped:
             for planned, key in self.same_key:
                 self.tally.repeat(planned, key)
-        error = error or self.error
+        error = error or self.error or self.tally.error
         report = self.tally.report(time.monotonic() - started, self.batch.stored_bytes)
         if run_id is not None:
             self._finish(run_id, report, error, stopped=stopped)
