@@ -74,6 +74,7 @@ class _Build:
         self.tally = Tally(plan, options.progress)
         self.signals = Signals(catching=options.catch_signals)
         self.ended = False  # by an error
+        self.error: BaseException | None = None  # that is raised once what is encoded by now is stored
         self.waiting: dict[bytes, PlanRow] = {}  # for their commit, by key
         self.beside: dict[bytes, Beside] = {}
         self.same_key: list[tuple[PlanRow, bytes]] = []  # rows whose key another row has
@@ -95,7 +96,17 @@ class _Build:
 
     def stopped(self) -> bool:
         """Whether the build is to end."""
-        return self.signals.came is not None or self.ended or self.options.stop()
+        return self._told_to_end() or self.options.stop()
+
+    def _told_to_end(self) -> bool:
+        return self.signals.came is not None or self.ended or self.tally.error is not None
+
+    def _end_by(self, error: BaseException, cause: BaseException | None = None) -> None:
+        """Have the build end as after a stop, and then raise this."""
+        self.ended = True
+        if self.error is None:
+            error.__cause__ = cause
+            self.error = error
 
     def run(self) -> BuildReport:
         started, began = time.monotonic(), now_ms()
@@ -110,25 +121,24 @@ class _Build:
         with self.signals:
             try:
                 self._run(self._split())
+                stopped = self.stopped()
             except BaseException as raised:
-                error = raised
-                self.ended = True
-            stopped = self.stopped()
+                error, stopped, self.ended = raised, True, True
             try:
                 # Whatever ended it: what was encoded is committed before anybody hears of the end.
                 self.batch.flush()
+            except BaseException as raised:
+                error, stopped, self.ended = raised, True, True
             finally:
                 if self.owner is not None:
                     self.owner.close()
         if not stopped:
             for planned, key in self.same_key:
                 self.tally.repeat(planned, key)
+        error = error or self.error or self.tally.error
         report = self.tally.report(time.monotonic() - started, self.batch.stored_bytes)
         if run_id is not None:
-            note = "interrupted" if stopped and error is None else None if error is None else repr(error)
-            with self.handle.index.write() as connection:
-                finish_run(connection, run_id, counts_of(report), report.stored_bytes, note)
-            self.handle.backup_if_due()
+            self._finish(run_id, report, error, stopped=stopped)
         if error is not None and not isinstance(error, KeyboardInterrupt):
             raise error
         if stopped:
@@ -137,6 +147,17 @@ class _Build:
                 raise BuildInterrupted(f"interrupted: {told}", report) from error
             raise BuildStopped(f"stopped: {told}", report)
         return report
+
+    def _finish(self, run_id: int, report: BuildReport, error: BaseException | None, *, stopped: bool) -> None:
+        """Note how it ended; where that can't be noted, an error that came before is the one to hear of."""
+        note = "interrupted" if stopped and error is None else None if error is None else repr(error)
+        try:
+            with self.handle.index.write() as connection:
+                finish_run(connection, run_id, counts_of(report), report.stored_bytes, note)
+            self.handle.backup_if_due()
+        except CasstoreError:
+            if error is None:
+                raise
 
     # -- what is to be done --------------------------------------------------------------------------------------
 
@@ -304,7 +325,7 @@ class _Build:
         if encoded.error is not None:
             self._fail(decoded.planned, encoded.error, key=key)
             if self.options.on_error == "raise":
-                raise _encoder_error(decoded.item.sample, encoded.error) from encoded.error
+                self._end_by(_encoder_error(decoded.item.sample, encoded.error), encoded.error)
             return
         self.encode_us = encoded.microseconds if not self.encode_us else (self.encode_us + encoded.microseconds) / 2
         beside = self.beside.get(key.digest)
@@ -368,10 +389,13 @@ class _Build:
             else:
                 tally.encoded += 1
             tally.advance()
-        if not self.checked_space and tally.encoded:
+        if not self.checked_space and tally.encoded and not self._told_to_end():
             self.checked_space = True
             left = len(self.plan.missing) - tally.encoded - tally.by_others - len(tally.failures)
-            check_space(self.handle, self.plan.recipe, left)
+            try:
+                check_space(self.handle, self.plan.recipe, left)
+            except CasstoreError as error:
+                self._end_by(error)
 
     def _fail(self, planned: PlanRow, error: BaseException, *, raising: bool = False, key: Key | None = None) -> None:
         name, message = type(error).__name__, str(error) or type(error).__name__
@@ -392,10 +416,13 @@ class _Build:
         if raising and self.options.on_error == "raise":
             place = planned.path or planned.row.sample
             if isinstance(error, CasstoreError):
-                raise type(error)(f"{place}: {message}") from error
-            if isinstance(error, SourceChanged):
-                raise SourceNotFoundError(f"{place}: {message}") from error
-            raise EncoderError(f"{place}: {name}: {message}") from error
+                raised: CasstoreError = type(error)(f"{place}: {message}")
+            elif isinstance(error, SourceChanged):
+                raised = SourceNotFoundError(f"{place}: {message}")
+            else:
+                raised = EncoderError(f"{place}: {name}: {message}")
+            # What the same call of the encoder made of others is stored all the same, and what is at work in a pool.
+            self._end_by(raised, error)
 
 
 def _encoder_error(sample: str, error: BaseException) -> CasstoreError:

@@ -140,6 +140,11 @@ class Encoding:
             while ahead:
                 if (done := first()) is not None:
                     yield done
+        except Exception:  # such as that the pool was shut down: what it made until then isn't lost
+            while ahead:
+                if (done := first()) is not None:
+                    yield done
+            raise
         finally:
             # Nothing is at work in the caller's pool when the build has ended.
             wait_for_all([job for _, job in ahead if not job.cancel()], self._timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -77,6 +77,8 @@ def wait(job: Future[Any], seconds: float, stopped: Callable[[], bool], tick: fl
     while not job.done() and not stopped():
         try:
             job.exception(min(tick, left))
+        except CancelledError:
+            break
         except TimeoutError:
             left -= tick
             if left <= 0 and not job.done():

@@ -18,6 +18,9 @@ class Tally:
     Args:
         plan: what is built.
         progress: is told of each row that is done.
+
+    Attributes:
+        error: that the progress raised; it isn't told any more.
     """
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
@@ -28,6 +31,7 @@ class Tally:
         self.by_others = 0
         self.repeated = 0  # rows whose key was made earlier in this build, or needed no encode
         self.conflicts = 0
+        self.error: Exception | None = None
         self.failures: list[Failure] = []
         self.failed_keys: dict[bytes, Failure] = {}
         self._notes: list[tuple[str, str]] = []
@@ -35,7 +39,11 @@ class Tally:
     def advance(self, rows: int = 1) -> None:
         """So many rows more are done."""
         self._done += rows
-        self._progress.advanced(self._done, self._total)
+        if self.error is None:
+            try:
+                self._progress.advanced(self._done, self._total)
+            except Exception as error:  # it may have come from a commit, which has to be counted whole
+                self.error = error
 
     def fail(self, planned: PlanRow, name: str, message: str, key: bytes | None) -> Failure:
         """A row failed."""

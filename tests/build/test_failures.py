@@ -12,7 +12,7 @@ import pytest
 from kit import FakeEncoder, as_nobody, build, check_counts, picture, pictures, spy
 
 import casstore
-from casstore.errors import CasstoreError, EncoderError, NonFiniteError, PictureError
+from casstore.errors import CasstoreError, EncoderError, NonFiniteError, NoSpaceError, PictureError
 
 DECODE = "casstore.build.builder.decode_row"
 
@@ -352,6 +352,33 @@ def test_raise_stops_at_a_bad_picture(store: casstore.Store, folder: Path, kind:
         picture(paths[1], seed=77)
     with pytest.raises(CasstoreError, match=r"p001\."):
         store.build(plan, encoder, on_error="raise")
+
+
+def test_raise_stores_what_the_same_call_made_of_the_others(store: casstore.Store, folder: Path) -> None:
+    """With on_error="raise" a bad result ends the build, but those behind it in its batch were encoded, and are stored;
+    the first error is raised, and no other call begins."""
+    pictures(folder, 8)
+    encoder = FakeEncoder(change={"p001.png": nan, "p002.png": lambda result: None})
+    with pytest.raises(NonFiniteError, match=r"p001\.png"):
+        build(store, folder, encoder, batch_size=4, on_error="raise")
+    assert (stored(store), encoder.batches) == (["p000.png", "p003.png"], [4])
+
+
+def test_a_last_commit_that_fails_is_noted(
+    store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can't be stored at the end of a build is its error, and `status` tells of it, not of a build under way."""
+
+    def full(batch: Any) -> None:
+        raise NoSpaceError("the disk is full")
+
+    pictures(folder, 3)
+    monkeypatch.setattr("casstore.core.batch.Batch.flush", full)
+    with pytest.raises(NoSpaceError, match="full"):
+        build(store, folder, FakeEncoder())
+    (run,) = store.status().runs
+    assert run.finished_at is not None and "full" in (run.error or "")
+    assert (run.counts["encoded"], run.counts["left"]) == (0, 3)
 
 
 def test_what_raise_left_is_done_by_the_next_build(store: casstore.Store, folder: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kit import FakeEncoder, build, check_counts, expected_of, picture, pictures
 from many import LONG
 
 import casstore
+from casstore.build.pool import wait
 from casstore.build.space import RESERVE
 from casstore.errors import BuildInterrupted, BuildStopped, EncoderError, NoSpaceError
 
@@ -207,6 +208,34 @@ def test_an_executor_stays_open(store: casstore.Store, folder: Path, tmp_path: P
         build(store, tmp_path / "more", bad, executor=pool, on_error="raise")
     assert check_counts(build(store, tmp_path / "more", FakeEncoder(), executor=pool)).encoded == 2
     assert pool.submit(int, "7").result(LONG) == 7
+
+
+@pytest.mark.parametrize("cancelling", [False, True])
+def test_a_pool_that_is_shut_down_ends_the_build_and_loses_nothing(
+    store: casstore.Store, folder: Path, cancelling: bool
+) -> None:
+    """Where the caller shuts its pool down meanwhile, all that it has encoded is stored before the error is raised."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def shut_down(items: list[casstore.Item]) -> None:
+            if len(encoder.seen) == 3:
+                pool.shutdown(wait=False, cancel_futures=cancelling)
+
+        encoder = FakeEncoder(before=shut_down)
+        with pytest.raises(RuntimeError, match="shutdown"):
+            build(store, folder, encoder, executor=pool, encode_threads=4)
+    assert 4 <= len(encoder.seen) < 12 and store.status().variants == len(encoder.seen)
+
+
+def test_a_job_that_is_cancelled_while_somebody_waits_for_it_has_ended() -> None:
+    """Somebody else who cancels the jobs of a pool ends the waiting for one, and nothing is raised by that."""
+
+    class Cancelled(Future[None]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            self.cancel()
+            return super().exception(timeout)
+
+    assert wait(Cancelled(), LONG, bool)
 
 
 def test_in_an_executor_an_item_fails_alone(store: casstore.Store, folder: Path, pool: Any) -> None:

@@ -84,6 +84,22 @@ def test_an_error_finishes_the_phase(store: casstore.Store, folder: Path) -> Non
     check(told, 20, last=8)  # with the one that failed
 
 
+def test_a_progress_that_raises_ends_the_build_and_loses_nothing(store: casstore.Store, folder: Path) -> None:
+    """Its error comes once what was encoded is stored and counted; it isn't told anything more."""
+    calls: list[int] = []
+
+    def broken(done: int, total: int) -> None:
+        calls.append(done)
+        raise ValueError("no bar")
+
+    encoder = FakeEncoder()
+    with pytest.raises(ValueError, match="no bar"):
+        build(store, folder, encoder, progress=broken)
+    (told,) = store.status().runs
+    assert (told.counts["encoded"], told.counts["left"], len(encoder.seen)) == (20, 0, 20)
+    assert (store.status().variants, calls) == (20, [1])
+
+
 def test_what_others_do_counts(store: casstore.Store, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A builder whose items another one encodes advances to the total as well."""
     seen, busy, told = waiting(monkeypatch), Held(), Told()
