@@ -7,7 +7,6 @@ that were on their way. Any number of builders may have the same plan; claims ke
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from casstore.build.claims import Claimed, Owner
 from casstore.build.decode import SOURCE_CHANGED, Decoded, Source, SourceChanged, decode_row
 from casstore.build.encoding import Encoded, Encoding
 from casstore.build.options import Options
+from casstore.build.order import from_my_place, size_of
 from casstore.build.plan import Plan, PlanRow
 from casstore.build.progress import phase
 from casstore.build.signals import Signals
@@ -39,7 +39,6 @@ from casstore.errors import (
     UsageError,
 )
 from casstore.identity import resolutions
-from casstore.identity.arrays import shape_of
 from casstore.identity.keys import Key
 from casstore.identity.recipes import Encode
 from casstore.index.bulk import now_ms
@@ -49,7 +48,6 @@ from casstore.index.runs import finish_run, start_run
 from casstore.index.variants import Identity
 from casstore.index.variants import identity as identity_of
 from casstore.model import BuildReport
-from casstore.sources.inputs import Cell
 
 CLAIM_SECONDS = 1.0  # of encoding, that a builder claims at once
 CLAIM_MOST = 256
@@ -184,13 +182,13 @@ class _Build:
             else:
                 if identity is not None:
                     keys.add(identity)
-                todo.append((_size(planned), number))
+                todo.append((size_of(planned), number))
         if self.tally.failures and self.options.on_error == "raise":
             first = self.tally.failures[0]
             raise PictureError(f"{first.path or first.sample}: {first.message}")
         # Equal sizes side by side, so that batches fill up; otherwise in the order of the rows.
         todo.sort()
-        return _from_my_place([number for _, number in todo])
+        return from_my_place([number for _, number in todo])
 
     def _run(self, todo: list[int]) -> None:
         if not todo:
@@ -429,25 +427,3 @@ def _encoder_error(sample: str, error: BaseException) -> CasstoreError:
     if isinstance(error, CasstoreError):
         return type(error)(f"{sample}: {error}")
     return EncoderError(f"the encoder failed on {sample}: {type(error).__name__}: {error}")
-
-
-def _from_my_place(numbers: list[int], environment: Mapping[str, str] = os.environ) -> list[int]:
-    """The same, from another place on for each rank of a distributed run (RANK, WORLD_SIZE): claims decide who encodes
-    what, but those who begin apart are less in each other's way."""
-    with contextlib.suppress(KeyError, ValueError, ZeroDivisionError):
-        start = len(numbers) * int(environment["RANK"]) // int(environment["WORLD_SIZE"])
-        if 0 <= start < len(numbers):
-            return numbers[start:] + numbers[:start]
-    return numbers
-
-
-def _size(planned: PlanRow) -> tuple[Any, ...]:
-    """What has to be equal for items to go into one call, as far as a plan knows it."""
-    resolution = planned.key.resolution if planned.key is not None else ""
-    return resolution, *((role, _shape(cell)) for role, cell in planned.cells.items())
-
-
-def _shape(cell: Cell) -> tuple[int, ...]:
-    if cell.content is None:
-        return ()
-    return cell.content.upright or () if cell.content.array is None else shape_of(cell.content.array)
