@@ -49,11 +49,12 @@ def build_in_processes(store: Store, plan: Plan, count: int, devices: Sequence[s
     started = time.monotonic()
     arguments = [sys.executable, "-m", "casstore", *arguments_of(click.get_current_context(), store.path)]
     run = _last_run(store)
-    with Signals() as signals:
-        children = [
-            _Child(arguments, {"RANK": str(i), "WORLD_SIZE": str(count)} | ({DEVICE: devices[i]} if devices else {}))
-            for i in range(count)
-        ]
+    with Signals() as signals, contextlib.ExitStack() as unless_all_have_ended:
+        children: list[_Child] = []
+        for rank in range(count):
+            device = {DEVICE: devices[rank]} if devices else {}
+            children.append(_Child(arguments, {"RANK": str(rank), "WORLD_SIZE": str(count)} | device))
+            unless_all_have_ended.callback(children[-1].stop)
         told = False
         with phase(progress, "encode", len(plan.missing)):
             while any(child.running for child in children):
@@ -67,7 +68,7 @@ def build_in_processes(store: Store, plan: Plan, count: int, devices: Sequence[s
                 progress.advanced(min(done, len(plan.missing)), len(plan.missing))
     for child in children:
         child.join()
-    report = _added_up(plan, [child.summary for child in children if child.summary], children, started)
+    report = _added_up(plan, children, _encoded_since(store, run), started)
     if signals.came is not None or any(child.code == STOPPED for child in children):
         message = f"interrupted: {report.encoded} encoded and stored, {report.left} left; run it again to go on"
         raise (BuildStopped if signals.came is None else BuildInterrupted)(message, report)
@@ -181,14 +182,15 @@ def _encoded_since(store: Store, run: int) -> int:
     return int(store.sql("SELECT count(*) FROM variants WHERE run_id > ?", [run]).rows[0][0])
 
 
-def _added_up(
-    plan: Plan, summaries: Sequence[dict[str, Any]], children: Sequence[_Child], started: float
-) -> BuildReport:
-    failures = {record["sample"]: record for child in children for record in child.failures}
+def _added_up(plan: Plan, children: Sequence[_Child], stored: int, started: float) -> BuildReport:
+    """What they did together; `stored`: variants since they began, for those that ended without a summary."""
+    summaries = [child.summary for child in children if child.summary]
+    failures = _failures_of(children)
     notes = dict.fromkeys(pair for child in children for pair in child.notes)
-    encoded = sum(summary["encoded"] for summary in summaries)
-    failed = len(failures)
-    left = min((summary["left"] for summary in summaries), default=len(plan.missing))
+    encoded, failed = sum(summary["encoded"] for summary in summaries), len(failures)
+    left = min((summary["left"] for summary in summaries), default=max(0, len(plan.missing) - stored - failed))
+    if len(summaries) < len(children):
+        encoded = max(encoded, min(stored, len(plan.missing) - failed - left))
     hits = min((summary["hits"] for summary in summaries), default=plan.hits)
     hits = min(hits, plan.planned - encoded - failed - left)
     return BuildReport(
@@ -201,6 +203,19 @@ def _added_up(
         reasons=plan.reasons,
         seconds=time.monotonic() - started,
         stored_bytes=sum(summary["stored_bytes"] for summary in summaries),
-        failures=tuple(Failure(**record) for record in failures.values()),
+        failures=tuple(Failure(**record) for record in failures),
         notes=tuple(notes),
     )
+
+
+def _failures_of(children: Sequence[_Child]) -> list[dict[str, Any]]:
+    """Each failure once: all processes tell of it. One file may have failed several times, at different resolutions."""
+    found: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    for child in children:
+        told: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+        for record in child.failures:
+            told.setdefault((record["sample"], record["path"]), []).append(record)
+        for row, records in told.items():
+            if len(records) > len(found.get(row, ())):
+                found[row] = records
+    return [record for records in found.values() for record in records]

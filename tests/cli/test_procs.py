@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import ROOT, pictures, python
+from kit import ROOT, picture, pictures, python
 
 import casstore
+from casstore.cli import run
 
 MODULE = """
 import os
@@ -45,6 +46,19 @@ class Waiting(Encoder):
 
 def waiting():
     return Waiting()
+"""
+
+FAILING = """
+
+class Failing(Encoder):
+    def __call__(self, items):
+        if any(item.sample in ("p009.png", "p019.png") for item in items):
+            raise ValueError("no")
+        return super().__call__(items)
+
+
+def failing():
+    return Failing()
 """
 
 
@@ -96,6 +110,48 @@ def test_a_failure_is_told_once(place: Path) -> None:
     *failures, summary = map(json.loads, done.stdout.splitlines())
     assert (done.returncode, summary["encoded"], summary["failed"]) == (1, 20, 1)
     assert [failure["sample"] for failure in failures] == ["bad.png"]
+
+
+def test_a_picture_that_fails_at_two_resolutions_counts_twice(place: Path) -> None:
+    """The numbers are those of one process: each triple that failed counts, and nothing is taken for others' work."""
+    picture(place / "data" / "cut.jpg")
+    (place / "data" / "cut.jpg").write_bytes((place / "data" / "cut.jpg").read_bytes()[:-40])
+    done = build(place, "--procs", "2", "--resolution", "64x64,32x32", "--json")
+    *failures, summary = map(json.loads, done.stdout.splitlines())
+    assert (summary["planned"], summary["encoded"], summary["by_others"], summary["failed"]) == (42, 40, 0, 2)
+    assert [failure["sample"] for failure in failures] == ["cut.jpg", "cut.jpg"]
+
+
+def test_what_processes_stored_that_ended_by_an_error_counts(place: Path) -> None:
+    """With --on-error raise every process ends without a summary; what they had stored isn't said to be left."""
+    (place / "shared.py").write_text(MODULE + FAILING)
+    done = build(place, "--procs", "2", "--on-error", "raise", "--encoder", "shared:failing")
+    with casstore.open(place / "store") as store:
+        left = 20 - store.status().variants
+    assert done.returncode == 1 and 0 < left < 20
+    assert f"2 of 2 processes failed; {left} left".encode() in done.stderr
+
+
+def test_an_error_of_the_first_process_stops_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong where the whole is watched: the processes are told to end, too."""
+    stopped: list[str] = []
+
+    class Idle:
+        running, done = True, 0
+
+        def __init__(self, arguments: Any, environment: dict[str, str]) -> None:
+            self.rank = environment["RANK"]
+            if self.rank == "2":
+                raise OSError("no more processes")
+
+        def stop(self) -> None:
+            stopped.append(self.rank)
+
+    monkeypatch.setattr("casstore.cli.build_procs._Child", Idle)
+    monkeypatch.chdir(place)
+    with pytest.raises(OSError, match="no more processes"):
+        run(["build", "data", "--store", "store", "--encoder", "pixels", "--procs", "3"])
+    assert sorted(stopped) == ["0", "1"]
 
 
 def test_nothing_to_encode_starts_no_process(place: Path) -> None:
