@@ -6,6 +6,7 @@ parent and which travel to any other as they are.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -178,11 +179,12 @@ class Manifest:
 
         Raises:
             IndexError: there is none.
+            TypeError: it is no whole number.
         """
-        count = len(self.samples)
-        if not -count <= index < count:
-            raise IndexError(f"row {index} of a dataset of {count}")
-        return int(index) % count
+        place, count = operator.index(index), len(self.samples)
+        if not -count <= place < count:
+            raise IndexError(f"row {place} of a dataset of {count}")
+        return place % count
 
     def told(self, row: int) -> str:
         """A row's name, for people."""

@@ -387,3 +387,10 @@ def test_parts_of_one_variant_are_one_item(store: casstore.Store, tmp_path: Any)
         batch = default_collate(dataset.__getitems__([2, 0]))
         assert batch["latent"].tolist() == [[[2.0] * 2] * 2, [[0.0] * 2] * 2]
         assert batch["mask"].tolist() == [[2] * 3, [0] * 3]
+
+
+@pytest.mark.parametrize("index", [1.5, 1.0, "1", None])
+def test_only_whole_numbers_are_rows(training: Any, index: Any) -> None:
+    """Anything else is refused, and isn't taken for the row that is next to it."""
+    with training.dataset() as dataset, pytest.raises(TypeError):
+        dataset[index]
