@@ -94,7 +94,11 @@ class _Build:
 
     def stopped(self) -> bool:
         """Whether the build is to end."""
-        return self._told_to_end() or self.options.stop()
+        try:
+            return self._told_to_end() or self.options.stop()
+        except Exception as error:  # what is at work in a pool is stored all the same
+            self._end_by(error)
+            return True
 
     def _told_to_end(self) -> bool:
         return self.signals.came is not None or self.ended or self.tally.error is not None

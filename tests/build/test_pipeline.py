@@ -524,3 +524,24 @@ def test_an_encoder_may_use_its_memory_again(store: casstore.Store, kind: Callab
     assert store.build(store.plan(store.inputs(rows), recipe, role="caption"), encode, batch_size=4).encoded == 50
     for number in range(50):
         assert (store.get(casstore.Key.text(f"text {number}", recipe))["t"] == number).all()
+
+
+def test_a_stop_that_raises_loses_nothing(store: casstore.Store, folder: Path, pool: Any) -> None:
+    """Its error is raised when all that was encoded is stored, what was at work in a pool by then included."""
+    begun: list[Any] = []
+    raised = threading.Event()
+
+    def before(items: Any) -> None:
+        begun.append(items)
+        raised.wait(LONG)
+
+    def stop() -> bool:
+        if begun:
+            raised.set()
+            raise OSError("no answer")
+        return False
+
+    encoder = FakeEncoder(before=before)
+    with pytest.raises(OSError, match="no answer"):
+        build(store, folder, encoder, batch_size=1, stop=stop, executor=pool, encode_threads=3)
+    assert 1 <= len(encoder.seen) == store.status().variants
